@@ -1,0 +1,20 @@
+"""What every test runs under: one thread, no hub, the working tree's root at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported: gradients of a LayerNorm differ between one thread and two.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the working tree."""
+    return ROOT
