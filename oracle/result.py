@@ -1,0 +1,355 @@
+"""What a command found, as frozen data: the JSON that `--json` writes and from which every report is rendered.
+
+The schema is docs/result.schema.json; docs/result.md says what each field means. Numbers that JSON lacks are written as
+the strings "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+import types
+import typing
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from oracle.errors import OracleError, OutputError
+
+SCHEMA = 1
+
+Verdict = Literal["match", "rounding", "diverged", "nondeterministic", "not_comparable"]
+Side = Literal["reference", "candidate"]
+# A recorded scalar as it was read, a list of them (betas), or text; None where there is none.
+Value: TypeAlias = Any
+
+_INFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class ResultError(OracleError):
+    """A file that is no result of this version, with what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """How much was compared. unmatched: addresses that one side alone has."""
+
+    updates: int
+    addresses: int
+    unmatched: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfCheck:
+    """Whether two runs of the candidate were bit-identical, and over how many addresses."""
+
+    identical: bool
+    addresses: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDivergence:
+    """The first decisive address, in causal order, at which the two runs differ.
+
+    index, reference, candidate, ulp: of the worst element; a scalar has no index, and what has no number no ulp.
+    max_abs: the largest absolute difference. differing of total: elements.
+    missing: the side that lacks the address altogether.
+    error, allowance: the candidate's error against float64 values computed locally, and what the rounding floor allows.
+    """
+
+    update: int
+    micro: int
+    moment: str
+    kind: str
+    name: str
+    rank: int = 0
+    index: tuple[int, ...] | None = None
+    reference: Value = None
+    candidate: Value = None
+    ulp: int | None = None
+    max_abs: float | None = None
+    differing: int | None = None
+    total: int | None = None
+    missing: Side | None = None
+    error: float | None = None
+    allowance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The earliest moment whose inputs all agree, bit for bit, and whose outputs do not."""
+
+    update: int
+    micro: int
+    moment: str
+    kind: str
+    name: str = ""
+    rank: int = 0
+    agreeing_inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class At:
+    """Where a cause first shows."""
+
+    update: int
+    moment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A decision that the candidate makes otherwise.
+
+    knob, reference, candidate: the decision and its value on either side.
+    status: `confirmed` only if the replay is bit-identical and no other value that departs there is.
+    identical_through_update: the last update through which the replay with this cause is bit-identical.
+    indistinguishable: other values, as "knob = value", that fit as well. separated_by: what tells them apart.
+    evidence: what the numbers say, a clause each. facts: numbers that the sentence about this knob cites, by name.
+    remedy: the candidate's own argument that restores the reference's meaning, or that none exists.
+    """
+
+    knob: str
+    reference: Value
+    candidate: Value
+    status: Literal["confirmed", "suggested"]
+    effect: Literal["semantic", "style"]
+    at: At
+    identical_through_update: int | None = None
+    indistinguishable: tuple[str, ...] = ()
+    separated_by: str | None = None
+    evidence: tuple[str, ...] = ()
+    facts: Mapping[str, Value] = field(default_factory=dict)
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unexplained:
+    """A site that no knob explains, with what was tried and does not fit, as "knob = value"."""
+
+    site: Site
+    ruled_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """A difference in a witness kind that no decisive value shows. addresses: how many places of this kind differ."""
+
+    update: int
+    micro: int
+    moment: str
+    kind: str
+    name: str
+    rank: int = 0
+    reference: Value = None
+    candidate: Value = None
+    addresses: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSided:
+    """Values that one side alone can have: listed, not judged."""
+
+    side: Side
+    moment: str
+    kind: str
+    name: str
+    addresses: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateOutcome:
+    """How the candidate's run ended.
+
+    error: "Type: message" of what it raised. signal: the name of what killed it, such as SIGKILL.
+    timeout: the seconds it was given, where it was stopped for taking longer. last_words: the end of what it printed.
+    """
+
+    status: Literal["completed", "raised", "killed", "timed_out"]
+    updates: int | None = None
+    error: str | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    timeout: float | None = None
+    last_words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """A known difference that the recipe accepts until a date (ISO); once expired it no longer counts."""
+
+    cause: str
+    reason: str
+    until: str
+    expired: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one command found.
+
+    reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
+    reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
+    notes: sentences worth knowing whatever the verdict. rerun: the command that gives this result again.
+    """
+
+    command: str
+    verdict: Verdict
+    policy: str
+    passed: bool
+    reference: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    compared: Compared
+    rerun: str
+    reason: str | None = None
+    self_check: SelfCheck | None = None
+    candidate_outcome: CandidateOutcome | None = None
+    first_divergence: FirstDivergence | None = None
+    site: Site | None = None
+    causes: tuple[Cause, ...] = ()
+    unexplained: tuple[Unexplained, ...] = ()
+    latent: tuple[Latent, ...] = ()
+    one_sided: tuple[OneSided, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
+    notes: tuple[str, ...] = ()
+    replays: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed, 1 diverged or rounding that the policy refuses, 3 nothing was decided."""
+        if self.verdict in ("nondeterministic", "not_comparable"):
+            return 3
+        return 0 if self.passed else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict, `schema` first."""
+        plain = _encode(self)
+        return {"schema": plain.pop("schema"), **plain}
+
+    def to_json(self) -> str:
+        """The text that `--json` writes: the same result gives the same text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Result:
+        """The result that `to_dict` was asked of.
+
+        Raises:
+            ResultError: another schema version, a field too many, missing or of the wrong type.
+        """
+        if not isinstance(plain, Mapping) or plain.get("schema") != SCHEMA:
+            found = plain.get("schema", "none") if isinstance(plain, Mapping) else type(plain).__name__
+            raise ResultError(f"a result of schema {SCHEMA} was expected, found {found}")
+        return _decode(cls, plain, "result")
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """The result that `to_json` was asked of. Raises ResultError as `from_dict` does, and for what is no JSON."""
+        try:
+            plain = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ResultError(f"a result in JSON was expected, found {error}") from error
+        return cls.from_dict(plain)
+
+    def write(self, path: str | Path) -> None:
+        """Write the JSON, whole or not at all. Raises OutputError."""
+        write_text(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Result:
+        """The result in a file. Raises OSError, and ResultError as `from_json` does."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: under another name in the same folder first, then renamed.
+
+    Raises:
+        OutputError: it could not be written. What stood there before still stands.
+    """
+    path = Path(os.path.realpath(path))
+    temporary = None
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout, is not to be replaced
+            path.write_text(text, encoding="utf-8")
+            return
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        reason = error.strerror or error
+        raise OutputError(f"cannot write {path}: {reason}: name a file in a writable folder with room left") from error
+
+
+def _encode(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as plain JSON data."""
+    if dataclasses.is_dataclass(value):
+        return {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _decode(expected: Any, value: Any, where: str) -> Any:
+    """The value of type `expected` that `_encode` made plain."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if dataclasses.is_dataclass(expected):
+        return _decode_dataclass(expected, value, where)
+    if origin is types.UnionType:
+        if value is None and type(None) in arguments:
+            return None
+        (expected,) = (argument for argument in arguments if argument is not type(None))
+        return _decode(expected, value, where)
+    if origin is Literal and value in arguments:
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is Mapping and isinstance(value, Mapping):
+        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if expected is Any:
+        return _INFINITE.get(value, value) if isinstance(value, str) else value
+    if expected is float and type(value) in (int, float):
+        return float(value)
+    if expected is float and isinstance(value, str) and value in _INFINITE:
+        return _INFINITE[value]
+    if isinstance(expected, type) and type(value) is expected:
+        return value
+    choices = (
+        f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(expected, "__name__", expected)
+    )
+    raise ResultError(f"{where}: {choices} was expected, found {value!r}")
+
+
+def _decode_dataclass(expected: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ResultError(f"{where}: a table was expected, found {value!r}")
+    kinds = typing.get_type_hints(expected)
+    if unknown := sorted(set(value) - set(kinds)):
+        raise ResultError(f"{where}: unknown: {', '.join(unknown)}")
+    needed = {item.name for item in dataclasses.fields(expected) if _has_no_default(item)}
+    if missing := sorted(needed - set(value)):
+        raise ResultError(f"{where}: missing: {', '.join(missing)}")
+    return expected(**{name: _decode(kinds[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _has_no_default(item: dataclasses.Field) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
