@@ -1,0 +1,1 @@
+"""Records what a training run computes, without changing it."""

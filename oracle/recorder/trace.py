@@ -1,0 +1,322 @@
+"""Writes a trace: every recorded value of one process of a run, one row per address.
+
+A trace is a folder: `trace.db` (SQLite, one commit per update), `manifest.json` (written last) and
+`tensors/*.safetensors` for what is captured in full. `docs/trace.md` describes it for readers that are not us.
+
+Runs in the candidate's own environment: only the standard library and torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffs.digest import available, digest_bytes, digest_tensor
+from oracle.recorder.capture import Capture, whole_file
+from reference_loop.moments import MOMENTS, Address, place_rank
+
+FORMAT = 1
+
+# Stands for "the moment has no micro-batch" (-1 in an address), so that the key's order is the causal one.
+NO_MICRO = (1 << 23) - 1
+
+SCHEMA = """\
+CREATE TABLE trace_format (format INTEGER NOT NULL, digest TEXT NOT NULL, rank INTEGER NOT NULL);
+CREATE TABLE place (
+    place INTEGER PRIMARY KEY,      -- causal rank inside one update
+    moment TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    decisive INTEGER NOT NULL,      -- 1: a difference makes the verdict; 0: it locates and explains
+    closing INTEGER NOT NULL        -- 1: comes after every other place, whatever its update
+);
+CREATE TABLE name (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE form (id INTEGER PRIMARY KEY, dtype TEXT NOT NULL, shape TEXT NOT NULL, UNIQUE (dtype, shape));
+CREATE TABLE record (
+    "update" INTEGER NOT NULL,
+    micro INTEGER NOT NULL,         -- 8388607: none
+    place INTEGER NOT NULL,
+    name INTEGER NOT NULL,
+    form INTEGER,                   -- NULL: not a tensor
+    ordinal INTEGER NOT NULL,       -- 0, 1, 2... as recorded
+    digest BLOB NOT NULL,           -- 16 bytes
+    value TEXT,                     -- canonical JSON; NULL: a tensor of more than one element
+    PRIMARY KEY ("update", micro, place, name)
+) WITHOUT ROWID;
+CREATE VIEW trace AS
+SELECT record.ordinal, record."update", CASE record.micro WHEN 8388607 THEN -1 ELSE record.micro END AS micro,
+    place.moment, place.kind, name.name, trace_format.rank, form.dtype, form.shape,
+    lower(hex(record.digest)) AS digest, record.value
+FROM record JOIN place USING (place) JOIN name ON name.id = record.name
+    LEFT JOIN form ON form.id = record.form CROSS JOIN trace_format;
+"""
+
+_INSERT = "INSERT OR IGNORE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_PLACES = {(moment, kind): place_rank(moment, kind) for moment, kinds in MOMENTS.items() for kind in kinds}
+_FLUSH_ROWS = 1 << 13
+
+
+class TraceError(Exception):
+    """A trace that cannot be written, with what was asked, what was found and what to do."""
+
+
+class TraceWriter:
+    """Writes the trace of one process.
+
+    folder: made when the first row is written, so after any fork; it must not hold a trace of this rank yet.
+    rank: the process; rank 0 writes `trace.db` and `manifest.json`, rank r `trace.<r>.db` and `manifest.<r>.json`.
+    digest: one of `diffs.digest.available()`; the first of them where None.
+    capture: which tensors are also written in full; None for no tensor.
+    budget_bytes: captured tensors stop fitting here; what is left out is counted in the manifest.
+
+    Rows are buffered and written once per `commit`. A process killed at any point leaves the rows of every commit
+    that returned, and no half of another. A forked child writes nothing.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        rank: int = 0,
+        digest: str | None = None,
+        capture: Callable[[Address], bool] | None = None,
+        budget_bytes: int = 0,
+    ) -> None:
+        self.folder = Path(folder)
+        self.rank = rank
+        self.digest = digest or available()[0]
+        self._process: int | None = None
+        self._suffix = f".{rank}" if rank else ""
+        self._wanted = capture
+        self._capture = Capture(self.folder / "tensors", f"rank{rank}-" if rank else "", budget_bytes)
+        self._database: sqlite3.Connection | None = None
+        self._rows: list[tuple[Any, ...]] = []
+        self._names: dict[str, int] = {}
+        self._forms: dict[tuple[torch.dtype, tuple[int, ...]], int] = {}
+        self._new_names: list[tuple[int, str]] = []
+        self._new_forms: list[tuple[int, str, str]] = []
+        self._ordinal = 0
+
+    def put(self, address: Address, value: Any) -> None:
+        """Record one value: a tensor by its digest, anything else as canonical JSON.
+
+        value: a tensor, or what JSON can hold (numbers, strings, None, lists, dicts).
+
+        An address that was recorded before gets `#2`, `#3`... after its name. A tensor of one element keeps its value
+        next to the digest.
+
+        Raises:
+            NotComparable: a tensor without plain memory, with the reason.
+            TraceError: a value that JSON cannot hold, or a place that no moment has.
+        """
+        update, micro, moment, kind, name, _ = address
+        form = text = None
+        if isinstance(value, torch.Tensor):
+            digest = digest_tensor(value, self.digest)
+            form = self._form(value.dtype, value.shape)
+            if value.numel() == 1:
+                text = _scalar_text(value)
+            if self._wanted is not None and self._wanted(address):
+                self._capture.put(self._ordinal, address, value)
+        else:
+            try:
+                text = canonical_json(value)
+            except (TypeError, ValueError) as error:
+                raise TraceError(f"cannot record {type(value).__name__} at {address}: {error}") from None
+            digest = digest_bytes(text.encode(), self.digest)
+        try:
+            place = _PLACES[moment, kind]
+        except KeyError:
+            raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of reference_loop.moments") from None
+        name_id = self._names.get(name)
+        if name_id is None:
+            name_id = self._add_name(name)
+        self._rows.append((update, micro if micro >= 0 else NO_MICRO, place, name_id, form, self._ordinal, digest, text))
+        self._ordinal += 1
+        if len(self._rows) >= _FLUSH_ROWS:
+            self._flush()
+
+    def commit(self) -> None:
+        """Make everything recorded so far survive the process.
+
+        Raises:
+            TraceError: the folder cannot be written, or the disk is full.
+        """
+        self._flush()
+        if self._database is not None and not self._forked():
+            with _explained(self.folder):
+                if self._database.in_transaction:
+                    self._database.execute("COMMIT")
+
+    def close(self, manifest: dict[str, Any] | None = None) -> None:
+        """Commit, close the database and write the manifest, which says that the trace is complete.
+
+        manifest: JSON-able facts about the run; `complete`, `format`, `digest`, `rank`, `addresses` and `captured`
+            are added.
+
+        Raises:
+            TraceError: the folder cannot be written, or the disk is full. The manifest is whole or absent.
+        """
+        self._open()
+        self.commit()
+        if self._forked():
+            return
+        with _explained(self.folder):
+            self._database.execute("PRAGMA journal_mode = DELETE")
+            self._database.close()
+            self._database = None
+            facts = {
+                "complete": True,
+                "format": FORMAT,
+                "digest": self.digest,
+                "rank": self.rank,
+                "addresses": self._ordinal,
+                "captured": self._capture.summary(),
+            }
+            text = json.dumps({**(manifest or {}), **facts}, indent=2)
+            with whole_file(self.folder / f"manifest{self._suffix}.json") as file:
+                file.write(text.encode() + b"\n")
+
+    def _open(self) -> None:
+        if self._database is not None:
+            return
+        with _explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"trace{self._suffix}.db"
+            if path.exists():
+                raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
+            self._process = os.getpid()
+            self._database = sqlite3.connect(path, isolation_level=None)
+            # The operating system keeps what a killed process wrote; only a power loss needs a sync.
+            self._database.execute("PRAGMA synchronous = OFF")
+            self._database.execute("PRAGMA journal_mode = TRUNCATE")
+            self._database.executescript(f"BEGIN;\n{SCHEMA}")
+            self._database.execute("INSERT INTO trace_format VALUES (?, ?, ?)", (FORMAT, self.digest, self.rank))
+            last = next(reversed(MOMENTS))
+            self._database.executemany(
+                "INSERT INTO place VALUES (?, ?, ?, ?, ?)",
+                [(place, *pair, MOMENTS[pair[0]][pair[1]], pair[0] == last) for pair, place in _PLACES.items()],
+            )
+            self._database.execute("COMMIT")
+
+    def _flush(self) -> None:
+        """Write the buffered rows into the open transaction."""
+        rows, self._rows = self._rows, []
+        if not rows or self._forked():
+            return
+        self._open()
+        with _explained(self.folder):
+            self._capture.write()
+            database = self._database
+            if not database.in_transaction:
+                database.execute("BEGIN")
+            self._write_dictionaries()
+            rows.sort(key=_key)
+            before = database.total_changes
+            database.executemany(_INSERT, rows)
+            if database.total_changes - before < len(rows):
+                self._rename_repeated(rows)
+                self._write_dictionaries()
+
+    def _forked(self) -> bool:
+        """Whether this is a child of the process that opened the database, such as a data loader's worker."""
+        return self._process is not None and os.getpid() != self._process
+
+    def _write_dictionaries(self) -> None:
+        self._database.executemany("INSERT INTO name VALUES (?, ?)", self._new_names)
+        self._database.executemany("INSERT INTO form VALUES (?, ?, ?)", self._new_forms)
+        self._new_names.clear()
+        self._new_forms.clear()
+
+    def _rename_repeated(self, rows: list[tuple[Any, ...]]) -> None:
+        """Write the rows that an earlier one with the same address kept out, as `name#2`, `name#3`..."""
+        at_address = 'SELECT ordinal FROM record WHERE "update" = ? AND micro = ? AND place = ? AND name = ?'
+        names = {identifier: name for name, identifier in self._names.items()}
+        for row in rows:
+            if self._database.execute(at_address, row[:4]).fetchone() == (row[5],):
+                continue
+            count = 2
+            while True:
+                name = f"{names[row[3]]}#{count}"
+                identifier = self._names.get(name)
+                if identifier is None:
+                    identifier = self._add_name(name)
+                inserted = self._database.execute(_INSERT, (*row[:3], identifier, *row[4:])).rowcount
+                if inserted:
+                    break
+                count += 1
+
+    def _add_name(self, name: str) -> int:
+        identifier = self._names[name] = len(self._names)
+        self._new_names.append((identifier, name))
+        return identifier
+
+    def _form(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+        form = self._forms.get((dtype, shape))
+        if form is None:
+            form = self._forms[dtype, shape] = len(self._forms)
+            self._new_forms.append((form, str(dtype).removeprefix("torch."), json.dumps(list(shape))))
+        return form
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: equal values have equal texts.
+
+    Whole floats below 2**53 are written as integers, because a recipe's 0 and a trainer's 0.0 are one number; -0.0 stays
+    itself. Tuples are lists, keys are sorted, and NaN and Infinity are written as Python's json does.
+
+    Raises:
+        TypeError: a value that JSON cannot hold.
+        ValueError: a value that contains itself.
+    """
+    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < 2**53 and (value or math.copysign(1.0, value) > 0)
+        return int(value) if whole else float(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # a tensor in a list, a numpy number or array
+        return _canonical(value.tolist())
+    raise TypeError(f"{type(value).__name__} is neither a tensor nor plain data")
+
+
+def _scalar_text(tensor: torch.Tensor) -> str | None:
+    """The value of a one-element tensor as JSON; None for dtypes that Python has no number for."""
+    try:
+        number = tensor.item()
+    except (RuntimeError, NotImplementedError):
+        return None
+    return canonical_json([number.real, number.imag] if isinstance(number, complex) else number)
+
+
+def _key(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[:4]
+
+
+class _explained:
+    """Turns what the operating system and SQLite say about a folder into a TraceError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, (OSError, sqlite3.Error)):
+            raise TraceError(
+                f"the trace in {self.folder} cannot be written: {error}: give a folder that can be written, on a disk "
+                "with free space"
+            ) from error
