@@ -1,0 +1,158 @@
+"""Trainers by name or by path: the adapters of public frameworks, and a class in a user's own file."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from oracle import pyfile
+from oracle.errors import TrainerError, near_miss
+
+ADAPTERS = Path(__file__).resolve().parent / "adapters"
+
+
+class Trainer(Protocol):
+    """Whatever trains one job."""
+
+    def train(self, job: Any) -> object:
+        """Train `job` to its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """An adapter as `oracle list trainers` shows it.
+
+    name: what `--trainer` takes.
+    package: the distribution that it adapts.
+    version: as installed here, None where it is not.
+    """
+
+    name: str
+    package: str
+    version: str | None
+
+
+def list_trainers() -> list[Listed]:
+    """All adapters, sorted by name, read from their source: neither they nor their frameworks are imported."""
+    return [
+        Listed(name=name, package=package, version=installed(package))
+        for name, package in sorted(_packages().items())
+    ]
+
+
+def installed(package: str) -> str | None:
+    """The version of a distribution in this environment, None where it is absent."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def is_file(asked: str) -> bool:
+    """Whether `asked` means a class in a file, `path/to/file.py:Class`, rather than an adapter's name."""
+    return ".py" in asked or "/" in asked
+
+
+def absolute(asked: str) -> str:
+    """`asked` with its file as an absolute path, so that it means the same in another folder; a name as it is."""
+    if not is_file(asked):
+        return asked
+    path, colon, name = _split(asked)
+    return f"{path.resolve()}{colon}{name}"
+
+
+def load_trainer(asked: str) -> Trainer:
+    """A trainer, ready to train, given an adapter's name or `path/to/file.py:Class`.
+
+    Raises:
+        TrainerError: unknown name, missing package, no such file or class, a class that cannot be constructed
+            without arguments or has no `train`.
+    """
+    return _from_file(asked) if is_file(asked) else _adapter(asked)
+
+
+def _adapter(name: str) -> Trainer:
+    """The adapter of that name, once its package is known to be here."""
+    packages = _packages()
+    if name not in packages:
+        raise TrainerError(f"unknown trainer {name!r}: {near_miss(name, packages)}; or path/to/file.py:Class")
+    package = packages[name]
+    if installed(package) is None:
+        raise TrainerError(
+            f"trainer {name!r} needs the package {package}, which this environment lacks: "
+            f"pip install {package}, or --with '{package}==...'"
+        )
+    return importlib.import_module(f"oracle.adapters.{name}").Adapter()
+
+
+def _from_file(asked: str) -> Trainer:
+    """An instance of the class that `path/to/file.py:Class` names."""
+    path, _, name = _split(asked)
+    try:
+        module = pyfile.load(path, "trainer file")
+    except pyfile.FileRefused as refused:
+        raise TrainerError(str(refused)) from refused.__cause__
+    classes = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and callable(getattr(value, "train", None)) and value.__module__ == module.__name__
+    }
+    if not name:
+        raise TrainerError(f"trainer {asked!r}: name its class, {path}:Class; classes with `train`: {_names(classes)}")
+    kind = getattr(module, name, None)
+    if kind is None:
+        raise TrainerError(f"trainer file {path}: has no class {name!r}: {near_miss(name, classes)}")
+    if not isinstance(kind, type):
+        raise TrainerError(
+            f"trainer file {path}: {name!r} is of type {type(kind).__name__}, not a class; "
+            f"classes with `train`: {_names(classes)}"
+        )
+    if not callable(getattr(kind, "train", None)):
+        raise TrainerError(
+            f"trainer file {path}: class {name!r} has no train(self, job); classes with `train`: {_names(classes)}"
+        )
+    try:
+        return kind()
+    except TypeError as error:
+        raise TrainerError(
+            f"trainer file {path}: {name}() raised TypeError: {error}: a trainer is constructed without arguments"
+        ) from error
+
+
+def _split(asked: str) -> tuple[Path, str, str]:
+    """`file.py:Class` as its path, the colon and the class; the last two are empty where no class is named."""
+    path, colon, name = asked.rpartition(":")
+    if not colon:
+        path, name = asked, ""
+    return Path(path).expanduser(), colon, name
+
+
+def _names(classes: dict[str, type]) -> str:
+    return ", ".join(sorted(classes)) or "none"
+
+
+def _packages() -> dict[str, str]:
+    """Each adapter's name and the distribution that it adapts, as its class states them in its source."""
+    found = {}
+    for file in ADAPTERS.glob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name == "Adapter":
+                found[file.stem] = _constants(node).get("package", file.stem)
+    return found
+
+
+def _constants(node: ast.ClassDef) -> dict[str, str]:
+    """The string constants that a class body assigns, by name."""
+    constants = {}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            constants.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
+    return constants

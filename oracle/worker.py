@@ -1,0 +1,234 @@
+"""One candidate run in a process of its own: `python /path/to/oracle/worker.py SPEC.json`.
+
+Runs in the candidate's own environment, where nothing of ours is installed: only the standard library and torch are
+needed. A finder maps our packages to the folder that the spec names, so site-packages of another environment are never
+on the path. The result is `outcome.json` in the spec's folder; without one, the process was killed.
+"""
+
+from __future__ import annotations
+
+import time
+
+STARTED = time.time()  # before anything slow is imported
+
+import faulthandler  # noqa: E402
+import importlib.machinery  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import platform  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+PACKAGES = ("oracle", "reference_loop", "diffs")
+UNWRITABLE = 74
+"""Exit code (EX_IOERR): outcome.json could not be written. Otherwise 0 completed, 1 raised, 2 usage."""
+
+
+class Finder:
+    """Finds our packages in one folder, and nothing else there."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of one of our top-level packages; their submodules are found by the package's own path."""
+        return importlib.machinery.PathFinder.find_spec(name, [self.root]) if name in PACKAGES else None
+
+
+def main(arguments: list[str]) -> int:
+    """Run the spec in the file that `arguments` names; returns the exit code."""
+    spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    die_with_parent(spec["parent"])
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the parent asks a hung run where it is
+    isolate(spec["root"])
+    outcome, code = run(spec)
+    try:
+        write_atomically(Path(spec["folder"]) / "outcome.json", outcome)
+    except OSError as error:
+        said = outcome["error"]["message"] if outcome["error"] else f"cannot write {error.filename}: {error.strerror}"
+        print(said, file=sys.stderr)
+        return UNWRITABLE
+    return code
+
+
+def isolate(root: str) -> None:
+    """Make our packages importable from `root`, and our modules nothing else's: this file's folder leaves the path."""
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    sys.meta_path.insert(0, Finder(root))  # type: ignore[arg-type]
+
+
+def die_with_parent(parent: int | None) -> None:
+    """Ask the kernel to kill this process when the one that started it dies. Linux only; elsewhere nothing changes.
+
+    parent: that process; if it is gone already, this process ends.
+    """
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(UNWRITABLE)
+
+
+def pin(threads: int) -> None:
+    """Make torch compute the same bits in every process: a fixed number of threads, deterministic algorithms."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+
+
+def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Train as the spec says and record it; returns the content of outcome.json and the exit code."""
+    pin(spec["threads"])
+    from diffs.verdict import NotComparable
+    from oracle.errors import USAGE_ERRORS
+    from oracle.job import Interrupted
+    from oracle.recorder.probes import Recorder
+    from oracle.recorder.trace import TraceError, TraceWriter
+    from reference_loop import randomness
+
+    randomness.seed(spec["recipe"].get("seed", 0))
+    wanted, budget = capture(spec["capture"]), spec["budget_bytes"]
+    writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
+    recorder = Recorder(writer.put, writer.commit)
+    error: BaseException | None = None
+    interrupted = False
+    loaded = time.time()
+    try:
+        job, trainer = prepare(spec, recorder)
+        loaded = time.time()
+        with recorder:
+            trainer.train(job)
+            recorder.finish()
+    except Interrupted:
+        interrupted = True
+    except BaseException as raised:  # SystemExit and KeyboardInterrupt too: how a trainer ends is a result
+        error = raised
+    facts = {
+        "interrupted": interrupted,
+        "updates": recorder.updates,
+        "batches": recorder.batches,
+        "versions": versions(),
+        "seconds": {"start": STARTED - spec["started"], "import": loaded - STARTED, "train": time.time() - loaded},
+    }
+    try:
+        writer.close({**{key: spec[key] for key in MANIFEST}, "flags": flags(spec["threads"]), **facts})
+    except TraceError as unwritable:
+        error = error or unwritable
+    ours = (*USAGE_ERRORS, TraceError, NotComparable)
+    status, code = ("completed", 0) if error is None else ("usage", 2) if isinstance(error, ours) else ("raised", 1)
+    return {"status": status, "error": None if error is None else described(error), **facts}, code
+
+
+MANIFEST = ("kind", "command", "task", "trainer", "recipe", "semantics", "device", "digest")
+"""What the trace's manifest repeats of the spec."""
+
+
+def prepare(spec: dict[str, Any], recorder: Any) -> tuple[Any, Any]:
+    """The job and the trainer that the spec names.
+
+    Raises:
+        TaskError, TrainerError, RecipeError, SemanticsError: one of them cannot be loaded.
+    """
+    from oracle.job import Interrupted, Job
+    from oracle.tasks import load_task
+    from oracle.trainers import load_trainer
+    from reference_loop.recipe import from_dict
+    from reference_loop.semantics import Semantics
+
+    job = Job(
+        load_task(spec["task"]),
+        from_dict(spec["recipe"]),
+        semantics=Semantics.from_flat(spec["semantics"]),
+        workdir=Path(spec["workdir"]),
+        device=spec["device"],
+        resume_from=spec["resume_from"],
+        rank=spec["rank"],
+        ranks=spec["ranks"],
+        recorder=recorder,
+    )
+    if spec["cut"] is not None:
+
+        def stop(update: int) -> None:
+            if update + 1 == spec["cut"]:
+                raise Interrupted
+
+        recorder.on_update = stop
+    return job, load_trainer(spec["trainer"])
+
+
+def capture(asked: str | dict[str, Any] | None) -> Any:
+    """Which tensor addresses are written in full: (address) -> bool, or None for digests alone.
+
+    asked: None, "all", or {"moments": [[update, moment, kind or None], ...]}, None meaning every kind.
+    """
+    if asked is None:
+        return None
+    if asked == "all":
+        return lambda address: True
+    places = {(update, moment, kind) for update, moment, kind in asked["moments"]}  # type: ignore[index]
+    return lambda address: (
+        (address.update, address.moment, address.kind) in places or (address.update, address.moment, None) in places
+    )
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """An exception as outcome.json holds it, without this file's own frames."""
+    inner = error.__traceback__
+    while inner is not None and inner.tb_next is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(type(error), error, inner)),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, torch, numpy, and the adapted packages that this process has imported."""
+    from oracle.trainers import installed, list_trainers
+
+    found = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
+    names = ["numpy", *(listed.package for listed in list_trainers())]
+    for name in names:
+        version = installed(name) if name in sys.modules else None
+        if version is not None:
+            found[name] = version
+    return found
+
+
+def flags(threads: int) -> dict[str, Any]:
+    """What decides bits and is neither recipe nor version."""
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "threads_asked": threads,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "hash_seed": os.environ.get("PYTHONHASHSEED"),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file that is there as a whole or not at all."""
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
