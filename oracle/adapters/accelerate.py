@@ -1,0 +1,134 @@
+"""Hugging Face accelerate: the loop of its documentation, with `accumulate()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oracle.errors import TrainerError
+
+
+class Adapter:
+    """Trains a job with `Accelerator`; model, optimizer, loader and scheduler are the user's there, so the job's."""
+
+    name = "accelerate"
+    package = "accelerate"
+
+    def refuse(self, recipe: Any) -> str | None:
+        """Why a recipe cannot be trained with accelerate; None where it can."""
+        if recipe.ema is not None:
+            return "accelerate keeps no running mean of the parameters: remove [ema]"
+        if recipe.parallel.ranks > 1:
+            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
+        return None
+
+    def train(self, job: Any) -> None:
+        """Train the job.
+
+        Raises:
+            TrainerError: the recipe asks for something that accelerate does not have.
+        """
+        from accelerate import Accelerator
+
+        recipe = job.recipe
+        if reason := self.refuse(recipe):
+            raise TrainerError(f"trainer 'accelerate': {reason}")
+        accelerator = Accelerator(**accelerator_arguments(job))
+        model = job.model()
+        optimizer = job.optimizer(model)
+        model, optimizer, loader, scheduler = accelerator.prepare(
+            model, optimizer, job.loader(), job.scheduler(optimizer)
+        )
+        place = Place()
+        accelerator.register_for_checkpointing(place)
+        if job.resume_from is not None:
+            accelerator.load_state(str(last_checkpoint(job.resume_from)))
+        losses: list[torch.Tensor] = []
+        while place.updates != recipe.updates and place.epoch != recipe.epochs:
+            model.train()
+            for batch in accelerator.skip_first_batches(loader, place.batch) if place.batch else loader:
+                with accelerator.accumulate(model):
+                    loss = job.loss(model, batch)
+                    accelerator.backward(loss)
+                    if accelerator.sync_gradients:
+                        clip(accelerator, model, recipe.clip)
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                place.batch += 1
+                losses.append(loss.detach())
+                if accelerator.sync_gradients:
+                    place.updates += 1
+                    report(accelerator, job, model, place, torch.stack(losses).mean())
+                    losses = []
+                    if place.updates == recipe.updates:
+                        break
+            place.epoch, place.batch = place.epoch + 1, 0
+
+
+def accelerator_arguments(job: Any) -> dict[str, Any]:
+    """The arguments of `Accelerator` that the job's recipe states, and the device where that is not the default."""
+    recipe = job.recipe
+    arguments: dict[str, Any] = {"gradient_accumulation_steps": recipe.accumulation}
+    if recipe.precision.dtype != "float32":
+        arguments["mixed_precision"] = {"bfloat16": "bf16", "float16": "fp16"}[recipe.precision.dtype]
+    if recipe.scaler is not None:
+        from accelerate.utils import GradScalerKwargs
+
+        arguments["kwargs_handlers"] = [GradScalerKwargs(**vars(recipe.scaler))]
+    if job.device.type == "cpu" and torch.cuda.is_available():
+        arguments["cpu"] = True
+    return arguments
+
+
+def clip(accelerator: Any, model: torch.nn.Module, limit: Any) -> None:
+    """Limit the gradients as the recipe's [clip] asks."""
+    if limit is None:
+        return
+    if limit.max_norm is not None:
+        accelerator.clip_grad_norm_(model.parameters(), limit.max_norm)
+    else:
+        accelerator.clip_grad_value_(model.parameters(), limit.max_value)
+
+
+def report(accelerator: Any, job: Any, model: torch.nn.Module, place: Place, loss: torch.Tensor) -> None:
+    """Log, evaluate and save where the recipe asks for it at this update."""
+    recipe = job.recipe
+    if recipe.log and place.updates % recipe.log.every == 0:
+        job.log("loss", loss)
+    if recipe.evaluate and place.updates % recipe.evaluate.every == 0:
+        job.evaluate(model)
+    if recipe.checkpoint and place.updates % recipe.checkpoint.every == 0:
+        accelerator.save_state(str(job.workdir / f"step_{place.updates}"))
+
+
+@dataclass
+class Place:
+    """Where a run stands: epochs finished, batches read of the current one, updates made. Saved with the rest."""
+
+    epoch: int = 0
+    batch: int = 0
+    updates: int = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """What `save_state` writes."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """What `load_state` reads."""
+        vars(self).update(state)
+
+
+def last_checkpoint(folder: Path) -> Path:
+    """The newest of the checkpoints that `report` saved in a run's folder.
+
+    Raises:
+        TrainerError: there is none.
+    """
+    found = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+    if not found:
+        raise TrainerError(f"trainer 'accelerate': no checkpoint in {folder} to resume from: state [checkpoint] every")
+    return found[-1]
