@@ -1,0 +1,55 @@
+"""Limiting the gradients of one update, by their norm or element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+
+
+@torch.no_grad()
+def clip_norm(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients in place so that their 2-norm, all together, is at most `max_norm`; returns the norm before.
+
+    gradients: (*S) each, any shapes and float dtypes; without the Nones of parameters that got no gradient.
+    max_norm: in units of the gradients; inf clips nothing.
+    Returns a scalar tensor in the dtype that the gradients' dtypes promote to; 0 for no gradients.
+
+    The factor is max_norm / (norm + 1e-6), at most 1, and always multiplied in. A norm that is infinite makes it 0 and
+    one that is NaN makes it NaN: neither is reported.
+
+    Bit-identical to torch.nn.utils.clip_grad_norm_ with its default arguments. Source: torch/nn/utils/clip_grad.py.
+    """
+    if not gradients:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(gradient) for gradient in _in_torch_order(gradients)]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return total
+
+
+@torch.no_grad()
+def clip_value(gradients: Sequence[Tensor], max_value: float) -> None:
+    """Limit every element of the gradients to -max_value...max_value, in place; NaN stays NaN.
+
+    gradients: (*S) each, any shapes and float dtypes.
+    max_value: in units of the gradients.
+
+    Bit-identical to torch.nn.utils.clip_grad_value_. Source: torch/nn/utils/clip_grad.py.
+    """
+    for gradient in gradients:
+        gradient.clamp_(min=-max_value, max=max_value)
+
+
+def _in_torch_order(gradients: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The gradients in the order in which torch adds up their norms.
+
+    That is their own order within a device and dtype. The order of those groups is a C++ hash map's, so that only torch
+    itself can tell it; where dtypes are mixed it decides the last bit of the norm.
+    """
+    for (group,), _ in _group_tensors_by_device_and_dtype([list(gradients)]).values():
+        yield from (gradient for gradient in group if gradient is not None)

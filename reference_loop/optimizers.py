@@ -1,0 +1,254 @@
+"""One optimizer step on one parameter: SGD, Adam and AdamW in plain tensor operations.
+
+Every function changes the parameter and its state in place and leaves the gradient as it is. Bit for bit they are
+torch.optim's single-tensor kernels, for dense real tensors; the state has torch.optim's keys, so that either can load
+the other's. On CPU the foreach kernels are the same in float32 and float64; in bfloat16 and float16 they round momentum
+and beta2 to that type first. The `fused_` ones are torch's own fused kernels, called one parameter at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {
+        "lr": 1e-3,
+        "momentum": 0,
+        "dampening": 0,
+        "weight_decay": 0,
+        "nesterov": False,
+        "maximize": False,
+    },
+    "adam": {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0,
+        "amsgrad": False,
+        "maximize": False,
+    },
+    "adamw": {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "amsgrad": False,
+        "maximize": False,
+    },
+}
+"""What torch.optim's classes take for an argument that nobody states, in torch's own number types."""
+
+
+@torch.no_grad()
+def step(
+    name: str,
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    decoupled: bool | None = None,
+    fused: bool = False,
+    **hyper: Any,
+) -> None:
+    """Take one step: parameter and state change in place.
+
+    name: a key of `DEFAULTS`.
+    parameter, gradient: (*S), one real float dtype.
+    state: what the last step left, {} before the first. SGD holds `momentum_buffer` (*S) where it has momentum; Adam
+        and AdamW hold `step` (a scalar float32 tensor), `exp_avg`, `exp_avg_sq` and, with amsgrad, `max_exp_avg_sq`
+        (*S).
+    lr: parameter units per unit of direction, the schedule's factor included.
+    decoupled: whether weight decay shrinks the parameter before the step instead of joining the gradient; None is what
+        torch.optim's class of that name does. SGD has no such form in torch; it gets AdamW's.
+    fused: use torch's fused kernel, which rounds otherwise; equal to torch.optim's fused=True bit for bit.
+    hyper: the optimizer's other arguments; what is left out is `DEFAULTS[name]`.
+
+    A parameter whose gradient is None takes no step in torch.optim: do not call this for it. Adam with decoupled decay
+    is AdamW, and AdamW with coupled decay is Adam.
+
+    Source: torch/optim/sgd.py `_single_tensor_sgd`, torch/optim/adam.py `_single_tensor_adam`.
+
+    Raises:
+        ValueError: no such optimizer.
+        TypeError: an argument that this optimizer does not take.
+    """
+    if name not in DEFAULTS:
+        raise ValueError(f"no optimizer {name!r}: there are {', '.join(DEFAULTS)}")
+    kernels: dict[tuple[str, bool], Callable[..., None]] = {
+        ("sgd", False): sgd,
+        ("sgd", True): fused_sgd,
+        ("adam", False): adam,
+        ("adam", True): fused_adam,
+        ("adamw", False): adam,
+        ("adamw", True): fused_adam,
+    }
+    arguments = {**DEFAULTS[name], **hyper, "lr": lr}
+    arguments["decoupled"] = name == "adamw" if decoupled is None else decoupled
+    kernels[name, fused](parameter, gradient, state, **arguments)
+
+
+def sgd(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """Stochastic gradient descent. The first momentum is the gradient itself: dampening starts at the second step."""
+    direction = _direction(parameter, gradient, lr, weight_decay, maximize, decoupled)
+    if momentum != 0:
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = direction.clone()
+        else:
+            state["momentum_buffer"].mul_(momentum).add_(direction, alpha=1 - dampening)
+        buffer = state["momentum_buffer"]
+        direction = direction.add(buffer, alpha=momentum) if nesterov else buffer
+    parameter.add_(direction, alpha=-lr)
+
+
+def adam(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """Adam, and AdamW where the decay is decoupled. Bias corrections are float64 numbers, computed from `step`."""
+    _start_moments(parameter, state, amsgrad)
+    beta1, beta2 = betas
+    state["step"] += 1
+    direction = _direction(parameter, gradient, lr, weight_decay, maximize, decoupled)
+    state["exp_avg"].lerp_(direction, 1 - beta1)
+    state["exp_avg_sq"].mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
+
+    count = state["step"].item()
+    correction1 = 1 - beta1**count
+    correction2 = 1 - beta2**count
+    second_moment = state["exp_avg_sq"]
+    if amsgrad:
+        second_moment = torch.maximum(state["max_exp_avg_sq"], second_moment, out=state["max_exp_avg_sq"])
+    denominator = (second_moment.sqrt() / correction2**0.5).add_(eps)
+    parameter.addcdiv_(state["exp_avg"], denominator, value=-(lr / correction1))
+
+
+def fused_sgd(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """`sgd` by torch's fused kernel, which fills an empty momentum buffer at the first step.
+
+    On CPU, torch releases up to 2.13 at least leave most of a bfloat16 or float16 parameter as it is and read past its
+    momentum buffer (https://github.com/pytorch/pytorch/issues/191763); so does this.
+    """
+    if decoupled and weight_decay != 0:
+        parameter.mul_(1 - lr * weight_decay)
+        weight_decay = 0
+    first = momentum != 0 and "momentum_buffer" not in state
+    if first:
+        state["momentum_buffer"] = torch.empty_like(gradient)
+    torch._fused_sgd_(
+        [parameter],
+        [gradient],
+        [state["momentum_buffer"]] if momentum != 0 else [],
+        lr=lr,
+        momentum=momentum,
+        dampening=dampening,
+        weight_decay=weight_decay,
+        nesterov=nesterov,
+        maximize=maximize,
+        is_first_step=first,
+        grad_scale=None,
+        found_inf=None,
+    )
+
+
+def fused_adam(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """`adam` by torch's fused kernel, which reads `step` where the parameter is and does not count it up."""
+    _start_moments(parameter, state, amsgrad, fused=True)
+    state["step"] += 1
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    kernel(
+        [parameter],
+        [gradient],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [state["max_exp_avg_sq"]] if amsgrad else [],
+        [state["step"]],
+        lr=lr,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        grad_scale=None,
+        found_inf=None,
+    )
+
+
+def _direction(
+    parameter: Tensor, gradient: Tensor, lr: float, weight_decay: float, maximize: bool, decoupled: bool
+) -> Tensor:
+    """What the step goes against: the gradient, turned round to maximize, with coupled decay added.
+
+    Decoupled decay shrinks the parameter here, before the step. A decay of 0 touches nothing.
+    """
+    direction = -gradient if maximize else gradient
+    if weight_decay == 0:
+        return direction
+    if decoupled:
+        parameter.mul_(1 - lr * weight_decay)
+        return direction
+    return direction.add(parameter, alpha=weight_decay)
+
+
+def _start_moments(parameter: Tensor, state: State, amsgrad: bool, fused: bool = False) -> None:
+    """Fill an empty state with zeros. `step` is counted on the CPU, except for a fused kernel."""
+    if state:
+        return
+    wide = torch.get_default_dtype() == torch.float64 and not fused
+    state["step"] = torch.zeros(
+        (), dtype=torch.float64 if wide else torch.float32, device=parameter.device if fused else "cpu"
+    )
+    for key in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if amsgrad else ("exp_avg", "exp_avg_sq"):
+        state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
