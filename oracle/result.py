@@ -57,7 +57,7 @@ class FirstDivergence:
     """The first decisive address, in causal order, at which the two runs differ.
 
     index, reference, candidate, ulp: of the worst element; a scalar has no index, and what has no number no ulp.
-    max_abs: the largest absolute difference. differing of total: elements.
+    max_abs: the largest absolute difference. differing of total: elements. dtype: of both, as "float32".
     missing: the side that lacks the address altogether.
     error, allowance: the candidate's error against float64 values computed locally, and what the rounding floor allows.
     """
@@ -68,6 +68,7 @@ class FirstDivergence:
     kind: str
     name: str
     rank: int = 0
+    dtype: str | None = None
     index: tuple[int, ...] | None = None
     reference: Value = None
     candidate: Value = None
@@ -314,7 +315,7 @@ def _decode(expected: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if dataclasses.is_dataclass(expected):
         return _decode_dataclass(expected, value, where)
-    if origin is types.UnionType:
+    if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
         (expected,) = (argument for argument in arguments if argument is not type(None))

@@ -169,7 +169,7 @@ def test_an_import_against_the_direction_is_found(root: Path, tmp_path: Path, fi
 
 
 def folders_to_package(root: Path) -> set[str]:
-    """The packages that a wheel must list: every folder of ours that holds files; fixtures go by their name in the wheel."""
+    """The packages that a wheel must list: all folders of ours that hold files, by their name in the wheel."""
     found = set()
     for top in (*OURS, "fixtures"):
         for file in (root / top).rglob("*"):

@@ -1,0 +1,1 @@
+"""A result as text, Markdown, HTML and JUnit XML, all from one outline."""

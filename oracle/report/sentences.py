@@ -1,0 +1,273 @@
+"""What a candidate does, in plain words, for every value of every knob.
+
+Each entry continues "the candidate ...". A name in braces is one of the cause's facts. Where an entry has two
+sentences, the second is used when a fact is lacking.
+"""
+
+from __future__ import annotations
+
+from oracle.report import phrases
+from oracle.result import Cause
+
+KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
+    "accumulation.normalise": {
+        "micro_mean": ("weighs every micro-batch the same: the mean of the micro-batches' means",),
+        "unit_mean": (
+            "weighs every unit of a window the same: the summed loss divided by the units of the whole window",
+        ),
+        "sum": (
+            "adds up the means of {configured:micro-batch} and does not divide the sum",
+            "adds up the micro-batches' means and does not divide",
+        ),
+        "twice": (
+            "divides the loss by {configured} two times",
+            "divides the loss by the number of micro-batches two times",
+        ),
+        "unit_mean_twice": (
+            "divides the summed loss by the units of the whole window, and then by {configured} again",
+            "divides the summed loss by the units of the whole window, and then by the number of micro-batches again",
+        ),
+    },
+    "accumulation.units": {
+        "task": ("counts units as the task does",),
+        "labels": (
+            "counts {candidate_units:label}, also those that a shifted loss never uses; the task {reference_units}",
+            "counts every label that is not ignored, also those that a shifted loss never uses",
+        ),
+        "samples": (
+            "counts {candidate_units:sample}; the task counts {reference_units:unit}",
+            "counts samples, not the task's units",
+        ),
+    },
+    "accumulation.divide": {
+        "loss": ("divides the loss, before backward",),
+        "gradient": ("divides the accumulated gradient, after backward",),
+        "loss_reciprocal": ("multiplies the loss by the reciprocal of the divisor, before backward",),
+        "gradient_reciprocal": (
+            "multiplies the accumulated gradient by the reciprocal of the divisor, after backward",
+        ),
+    },
+    "accumulation.tail_divisor": {
+        "actual": (
+            "divides the last window by the {actual:micro-batch} that it holds; {configured} are configured",
+            "divides the last window of an epoch by the micro-batches that it holds",
+        ),
+        "configured": (
+            "divides the last window by {configured}, the configured count; it holds {actual:micro-batch}",
+            "divides the last window of an epoch by the configured count, not by the micro-batches that it holds",
+        ),
+    },
+    "accumulation.tail": {
+        "flush": ("makes an update of an epoch's incomplete last window",),
+        "carry": ("carries an epoch's incomplete last window into the next epoch; the run's last one makes an update",),
+        "carry_drop": ("carries an epoch's incomplete last window into the next epoch; the run's last one is dropped",),
+        "drop": ("drops an epoch's incomplete last window",),
+        "leak": (
+            "makes no update of an epoch's incomplete last window, and adds its gradient to the next full window",
+        ),
+    },
+    "accumulation.cadence": {
+        "window": ("makes one update for each window",),
+        "micro": ("makes an update at each micro-batch, not once for each window",),
+    },
+    "gradient.clear": {
+        "after_update": ("clears gradients after each update",),
+        "before_backward": ("clears gradients before each backward: only a window's last micro-batch counts",),
+        "never": ("never clears gradients: each update adds to those before it",),
+    },
+    "clip.moment": {
+        "unscaled": ("clips once for each window, after unscaling",),
+        "scaled": ("clips before unscaling: the threshold meets gradients multiplied by the loss scale",),
+        "micro": ("clips at each micro-batch, before the window's gradient is complete",),
+        "off": ("does not clip, although the recipe asks for it",),
+    },
+    "clip.kind": {
+        "norm": ("clips the norm of all gradients together",),
+        "value": ("clips each gradient element by value",),
+    },
+    "schedule.cadence": {
+        "update": ("moves the learning rate at each update",),
+        "micro": ("moves the learning rate at each micro-batch",),
+        "epoch": ("moves the learning rate at each epoch",),
+        "rank": (
+            "moves the learning rate {ranks} times for each update, once for each rank",
+            "moves the learning rate once for each rank at every update",
+        ),
+    },
+    "schedule.order": {
+        "after_update": ("moves the learning rate after the update",),
+        "before_update": ("moves the learning rate before the update: the schedule's first value is never used",),
+    },
+    "schedule.on_skip": {
+        "hold": ("leaves the learning rate when the scaler skips an update",),
+        "advance": ("moves the learning rate although the scaler skipped the update",),
+    },
+    "schedule.horizon": {
+        "ceil": ("counts an epoch's incomplete last window as an update of the schedule",),
+        "floor": (
+            "plans the schedule over {candidate_updates:update}; with incomplete windows there are {reference_updates}",
+            "plans the schedule without the epochs' incomplete last windows",
+        ),
+        "micro": (
+            "plans the schedule over {candidate_updates:micro-batch}; there are {reference_updates:update}",
+            "plans the schedule over micro-batches, as if each were an update",
+        ),
+    },
+    "schedule.formula": {
+        "progress": ("computes the schedule's decay as 1 - t/T",),
+        "remaining": ("computes the schedule's decay as (T - t)/T",),
+    },
+    "schedule.stop": {
+        "epochs": ("trains until its epochs are over",),
+        "horizon": ("stops when the schedule's planned number of updates is reached, before its epochs are over",),
+    },
+    "optimizer.decay": {
+        "decoupled": ("decays weights apart from the gradient",),
+        "coupled": ("adds weight decay to the gradient",),
+    },
+    "optimizer.decay_set": {
+        "all": ("decays every parameter",),
+        "no_bias": ("does not decay biases",),
+        "no_bias_norm": ("does not decay biases, nor the parameters of norm modules",),
+        "names": ("does not decay parameters that are named like a bias or a norm",),
+        "matrices": ("decays only parameters of two or more dimensions",),
+    },
+    "optimizer.kernel": {
+        "loop": ("updates parameters one by one",),
+        "fused": ("updates parameters with the fused kernel, which rounds otherwise",),
+    },
+    "data.order": {
+        "sequential": ("reads the samples in the data's own order",),
+        "random_sampler": ("shuffles with torch's RandomSampler, from the global generator",),
+        "seeded_epoch": ("shuffles each epoch with a generator of its own, seeded with seed + epoch",),
+        "same_every_epoch": ("reads every epoch in the order of the first",),
+    },
+    "data.tail": {
+        "keep": ("trains on the last incomplete batch",),
+        "drop": ("drops the last incomplete batch",),
+    },
+    "data.shard": {
+        "interleave": ("deals samples to the ranks in turn, wrapping around at the end",),
+        "contiguous": ("gives each rank a contiguous part of the data",),
+        "replicate": ("gives every rank all of the data",),
+    },
+    "data.lookahead": {
+        "none": ("fetches each batch when it is trained on",),
+        "one": ("fetches each batch before the previous one is trained on",),
+        "window": ("fetches all batches of a window before the first is trained on",),
+    },
+    "rng.loader_draws": {
+        "torch": ("draws the loader's seeds from the global generator",),
+        "none": ("draws none of the loader's seeds from the global generator",),
+    },
+    "evaluate.mode": {
+        "restored": ("evaluates in eval mode, and restores the mode it found",),
+        "left_in_eval": ("leaves the model in eval mode after evaluation",),
+        "stays_in_train": ("evaluates in train mode",),
+    },
+    "evaluate.rng": {
+        "advances": ("lets evaluation advance the random state",),
+        "preserved": ("restores the random state after evaluation",),
+    },
+    "evaluate.gradients": {
+        "kept": ("keeps the accumulated gradients over an evaluation",),
+        "cleared": ("clears the accumulated gradients at an evaluation",),
+    },
+    "model.mode": {
+        "train": ("puts the model in train mode",),
+        "as_given": ("leaves the model in the mode in which it was built",),
+    },
+    "scaler.unit": {
+        "update": ("counts the scaler's growth in updates",),
+        "micro": ("counts the scaler's growth in micro-batches",),
+    },
+    "precision.loss": {
+        "inside_autocast": ("computes the loss under autocast",),
+        "outside_autocast": ("computes the loss outside autocast",),
+    },
+    "reduce.scale": {
+        "mean": ("averages gradients over the ranks",),
+        "sum": (
+            "adds up gradients over {ranks:rank}, without dividing",
+            "adds up gradients over the ranks, without dividing",
+        ),
+    },
+    "log.loss": {
+        "window_mean": ("logs the mean loss of the window",),
+        "last_micro": ("logs the loss of the window's last micro-batch",),
+        "window_sum": ("logs the sum of the window's losses",),
+        "divided": (
+            "logs a loss divided by {configured} once too often",
+            "logs a loss divided by the number of micro-batches once too often",
+        ),
+    },
+    "metric.aggregate": {
+        "sample_mean": ("averages metrics over samples",),
+        "batch_mean": ("averages metrics over batches, whatever they hold",),
+    },
+}
+
+# Parts of a run that a resumed one may lack.
+PARTS = {
+    "accumulated_gradient": "the accumulated gradient",
+    "counter": "the number of updates made",
+    "cursor": "the position in the data",
+    "ema": "the averaged parameters",
+    "optimizer": "the optimizer's state",
+    "order": "the order of the data",
+    "parameter": "the parameters",
+    "rng": "the random state",
+    "scaler": "the scaler's state",
+    "scheduler": "the scheduler's state",
+}
+
+# Numbers read from the candidate: what is said if both sides have one, the candidate alone, the reference alone.
+HYPERPARAMETERS: dict[str, tuple[str, str, str]] = {
+    "max_norm": (
+        "clips gradients to a norm of {candidate}; the recipe asks for {reference}",
+        "clips gradients to a norm of {candidate}; the recipe does not ask for clipping",
+        "does not clip the norm of gradients; the recipe asks for {reference}",
+    ),
+    "max_value": (
+        "clips gradient elements to {candidate}; the recipe asks for {reference}",
+        "clips gradient elements to {candidate}; the recipe does not ask for clipping",
+        "does not clip gradient elements; the recipe asks for {reference}",
+    ),
+}
+_ANY_HYPERPARAMETER = (
+    "uses {name} = {candidate}; the reference uses {reference}",
+    "uses {name} = {candidate}; the reference has none",
+    "has no {name}; the reference uses {reference}",
+)
+
+
+def sentence(cause: Cause) -> str:
+    """What the candidate does, as one clause: "the candidate divides ..."."""
+    return f"the candidate {_clause(cause)}"
+
+
+def _clause(cause: Cause) -> str:
+    group, _, name = cause.knob.partition(".")
+    if group == "hyperparameter":
+        return _hyperparameter(name, cause)
+    if cause.knob == "resume.missing":
+        parts = [PARTS.get(part, part) for part in str(cause.candidate or "").split(",") if part]
+        return f"does not restore {phrases.listing(parts)}" if parts else "restores everything"
+    facts = {key: phrases.Count(fact) if isinstance(fact, int) else fact for key, fact in cause.facts.items()}
+    for template in KNOBS.get(cause.knob, {}).get(cause.candidate, ()):
+        try:
+            return template.format_map(facts)
+        except KeyError:
+            continue
+    return f"has {cause.knob} = {phrases.value(cause.candidate)}; the reference has {phrases.value(cause.reference)}"
+
+
+def _hyperparameter(name: str, cause: Cause) -> str:
+    parameters = phrases.few(cause.facts.get("parameters", ()))
+    if name == "optimized":
+        verb = "optimizes" if cause.candidate else "does not optimize"
+        return f"{verb} {parameters or 'a parameter'}; the reference {'does not' if cause.candidate else 'does'}"
+    both, only_candidate, only_reference = HYPERPARAMETERS.get(name, _ANY_HYPERPARAMETER)
+    template = only_candidate if cause.reference is None else only_reference if cause.candidate is None else both
+    words = {"reference": phrases.value(cause.reference), "candidate": phrases.value(cause.candidate)}
+    return template.format_map({"name": name, **words}) + (f" ({parameters})" if parameters else "")
