@@ -75,7 +75,7 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     except RuntimeError:  # a fake or a functional tensor
         missing = True
     if missing:
-        raise NotComparable(f"a {type(tensor).__name__} has no memory of its own: compare the tensors that it stands for")
+        raise NotComparable(f"{type(tensor).__name__} has no memory of its own: compare the tensors that it stands for")
     return plain
 
 
@@ -86,8 +86,8 @@ def _refusal(tensor: torch.Tensor) -> str | None:
     if tensor.is_meta:
         return "a meta tensor has no values: compare after its parameters are materialised"
     if tensor.layout is not torch.strided:
-        return f"a {str(tensor.layout).removeprefix('torch.')} tensor can hold the same values in several forms: " \
-            "compare .to_dense()"
+        layout = str(tensor.layout).removeprefix("torch.")
+        return f"a {layout} tensor can hold the same values in several forms: compare .to_dense()"
     if tensor.is_quantized:
         return "a quantized tensor is not its stored integers alone: compare .int_repr() and its scales"
     if tensor.is_nested:

@@ -1,7 +1,7 @@
 """Keeps chosen tensors in full: one safetensors file per commit, written whole or not at all.
 
 A tensor's key is its row's ordinal in the trace, then its address for people: `17 1.0.backward.gradient.0.weight`.
-A dtype that the format has no name for is stored as bytes (`U8`, one dimension); the trace's row has its dtype and shape.
+A dtype that the format has no name for is stored as bytes (`U8`, one dimension); the row has its dtype and shape.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Capture:
             self.left_out += 1
             return
         plain = in_memory(tensor)
-        self._waiting[f"{ordinal} {'.'.join(map(str, address[:5]))}"] = plain.detach().clone() if plain is tensor else plain
+        key = f"{ordinal} {'.'.join(map(str, address[:5]))}"
+        self._waiting[key] = plain.detach().clone() if plain is tensor else plain
         self.bytes += size
         self.tensors += 1
 

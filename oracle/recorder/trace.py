@@ -43,8 +43,8 @@ CREATE TABLE record (
     micro INTEGER NOT NULL,         -- 8388607: none
     place INTEGER NOT NULL,
     name INTEGER NOT NULL,
-    form INTEGER,                   -- NULL: not a tensor
     ordinal INTEGER NOT NULL,       -- 0, 1, 2... as recorded
+    form INTEGER,                   -- NULL: not a tensor
     digest BLOB NOT NULL,           -- 16 bytes
     value TEXT,                     -- canonical JSON; NULL: a tensor of more than one element
     PRIMARY KEY ("update", micro, place, name)
@@ -60,6 +60,7 @@ FROM record JOIN place USING (place) JOIN name ON name.id = record.name
 _INSERT = "INSERT OR IGNORE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _PLACES = {(moment, kind): place_rank(moment, kind) for moment, kinds in MOMENTS.items() for kind in kinds}
 _FLUSH_ROWS = 1 << 13
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 class TraceError(Exception):
@@ -132,11 +133,12 @@ class TraceWriter:
         try:
             place = _PLACES[moment, kind]
         except KeyError:
-            raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of reference_loop.moments") from None
+            raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of MOMENTS") from None
         name_id = self._names.get(name)
         if name_id is None:
             name_id = self._add_name(name)
-        self._rows.append((update, micro if micro >= 0 else NO_MICRO, place, name_id, form, self._ordinal, digest, text))
+        window = micro if micro >= 0 else NO_MICRO
+        self._rows.append((update, window, place, name_id, self._ordinal, form, digest, text))
         self._ordinal += 1
         if len(self._rows) >= _FLUSH_ROWS:
             self._flush()
@@ -216,7 +218,7 @@ class TraceWriter:
             if not database.in_transaction:
                 database.execute("BEGIN")
             self._write_dictionaries()
-            rows.sort(key=_key)
+            rows.sort()  # in the key's order; the ordinal settles what repeats
             before = database.total_changes
             database.executemany(_INSERT, rows)
             if database.total_changes - before < len(rows):
@@ -238,7 +240,7 @@ class TraceWriter:
         at_address = 'SELECT ordinal FROM record WHERE "update" = ? AND micro = ? AND place = ? AND name = ?'
         names = {identifier: name for name, identifier in self._names.items()}
         for row in rows:
-            if self._database.execute(at_address, row[:4]).fetchone() == (row[5],):
+            if self._database.execute(at_address, row[:4]).fetchone() == (row[4],):
                 continue
             count = 2
             while True:
@@ -267,14 +269,14 @@ class TraceWriter:
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: equal values have equal texts.
 
-    Whole floats below 2**53 are written as integers, because a recipe's 0 and a trainer's 0.0 are one number; -0.0 stays
-    itself. Tuples are lists, keys are sorted, and NaN and Infinity are written as Python's json does.
+    Whole floats below 2**53 are written as integers, because a recipe's 0 and a trainer's 0.0 are one number; -0.0
+    stays itself. Tuples are lists, keys are sorted, and NaN and Infinity are written as Python's json does.
 
     Raises:
         TypeError: a value that JSON cannot hold.
         ValueError: a value that contains itself.
     """
-    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _encode(_canonical(value))
 
 
 def _canonical(value: Any) -> Any:
@@ -299,10 +301,6 @@ def _scalar_text(tensor: torch.Tensor) -> str | None:
     except (RuntimeError, NotImplementedError):
         return None
     return canonical_json([number.real, number.imag] if isinstance(number, complex) else number)
-
-
-def _key(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return row[:4]
 
 
 class _explained:
