@@ -1,0 +1,3 @@
+"""Differential testing of wrapped trainers against the reference loop."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,91 @@
+"""Writing a run to disk and bringing it back, part by part."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reference_loop import randomness
+
+if TYPE_CHECKING:
+    from reference_loop.state import State
+
+FILE = "state.pt"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, with its path and what is wrong."""
+
+
+def save(state: State, folder: Path, update: int) -> None:
+    """Write `state`, as it is after `update`, into `folder`: aside first, then renamed, so that it is whole or absent."""
+    aside = folder.with_name(f"{folder.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    with open(aside / FILE, "wb") as file:
+        torch.save(parts(state, update), file)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+
+
+def parts(state: State, update: int) -> dict[str, Any]:
+    """What a resume needs, by the names of `resume.missing`; tensors are not copied."""
+    scaler = state.scaler
+    return {
+        "parameter": {name: value.detach() for name, value in [*state.parameters.items(), *state.buffers.items()]},
+        "optimizer": state.optimizer_state,
+        "scheduler": state.position,
+        "scaler": {"state": scaler.state, "skipped": state.skipped} if scaler else None,
+        "rng": randomness.snapshot(),
+        "order": {"epoch": state.loader.order, "first": state.loader.first_order},
+        "cursor": state.cursor,
+        "counter": {"updates": update + 1, "micros": state.micros},
+        "accumulated_gradient": state.gradients(),
+        "ema": state.ema,
+    }
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read what `save` wrote; never unpickles anything but tensors and plain values.
+
+    Raises:
+        CheckpointError: no checkpoint there, or a damaged one.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise CheckpointError(f"{folder} holds no {FILE}: give the folder of a checkpoint that the reference loop wrote")
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): the file is damaged or was not written by save") from error
+
+
+def restore(state: State, saved: dict[str, Any], missing: frozenset[str]) -> None:
+    """Put the saved parts back into a freshly begun state, but those in `missing`."""
+    with torch.no_grad():
+        if "parameter" not in missing:
+            for name, value in saved["parameter"].items():
+                (state.parameters.get(name, state.buffers.get(name))).copy_(value)  # type: ignore[union-attr]
+        if "accumulated_gradient" not in missing:
+            for name, value in saved["accumulated_gradient"].items():
+                state.parameters[name].grad = value.clone()
+    if "optimizer" not in missing:
+        state.optimizer_state = {n: {k: v.clone() for k, v in s.items()} for n, s in saved["optimizer"].items()}
+    if "scheduler" not in missing:
+        state.position = saved["scheduler"]
+        state.set_rate()
+    if "scaler" not in missing and state.scaler and saved["scaler"]:
+        state.scaler.state = {name: value.clone() for name, value in saved["scaler"]["state"].items()}
+        state.skipped = saved["scaler"]["skipped"]
+    if "ema" not in missing:
+        state.ema = {name: value.clone() for name, value in saved["ema"].items()}
+    if "counter" not in missing:
+        state.micros = saved["counter"]["micros"]
+    if "order" not in missing:
+        state.loader.first_order = list(saved["order"]["first"])

@@ -1,0 +1,91 @@
+"""The order of samples, and batches in that order, drawn from the generators as torch's DataLoader draws."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from reference_loop.recipe import Recipe
+from reference_loop.task import TaskError
+
+
+def count_samples(data: Any) -> int:
+    """The number of samples in a data set; an iterable one without a length is read once."""
+    try:
+        return len(data)
+    except TypeError:
+        return sum(1 for _ in data)
+
+
+class Loader:
+    """The training batches of a run, one epoch after another.
+
+    order: the current epoch's sample indices, known once its first batch was fetched.
+    first_order: the first epoch's.
+    """
+
+    def __init__(self, data: Any, recipe: Recipe, drop_last: bool) -> None:
+        self.data, self.recipe, self.drop_last = data, recipe, drop_last
+        self.order: list[int] = []
+        self.first_order: list[int] = []
+        self._batches: Iterator[Any] = iter(())
+
+    def fetch(self, epoch: int, index: int, order: str, draws: str) -> dict[str, Any]:
+        """Batch `index` of an epoch, collated. Batches are asked for in turn; index 0 starts the epoch.
+
+        order, draws: values of the knobs `data.order` and `rng.loader_draws`.
+        """
+        if index == 0:
+            self.start(epoch, order, draws)
+        batch = next(self._batches)
+        if not isinstance(batch, dict):
+            raise TaskError(f"the items of train_data must be dicts of tensors, found {type(batch).__name__}")
+        return batch
+
+    def start(self, epoch: int, order: str, draws: str, skip: int = 0, known: list[int] | None = None) -> None:
+        """Begin an epoch.
+
+        skip: batches to leave out at its beginning.
+        known: its order of samples, where it was drawn before.
+        """
+        generator = torch.Generator() if draws == "none" else None
+        workers = self.recipe.workers
+        if isinstance(self.data, IterableDataset) or not hasattr(self.data, "__getitem__"):
+            stream = DataLoader(
+                self.data, self.recipe.batch_size, drop_last=self.drop_last, num_workers=workers, generator=generator
+            )
+            self._batches = itertools.islice(stream, skip, None)
+            return
+        indices = _Indices(self, lambda: known or self.draw(epoch, order), skip)
+        self._batches = iter(DataLoader(self.data, batch_sampler=indices, num_workers=workers, generator=generator))
+
+    def draw(self, epoch: int, order: str) -> list[int]:
+        """The sample indices of an epoch, drawn now."""
+        count = len(self.data)
+        if order == "same_every_epoch" and self.first_order:
+            return self.first_order
+        if order == "seeded_epoch":
+            generator = torch.Generator().manual_seed(self.recipe.seed + epoch)
+            return torch.randperm(count, generator=generator).tolist()
+        drawn = list(range(count)) if order == "sequential" else list(RandomSampler(self.data))
+        self.first_order = self.first_order or drawn
+        return drawn
+
+
+class _Indices:
+    """A batch sampler that draws its epoch's order when the first batch is asked for, as torch's samplers do."""
+
+    def __init__(self, loader: Loader, draw: Callable[[], list[int]], skip: int) -> None:
+        self.loader, self.draw, self.skip = loader, draw, skip
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self.loader.order = self.draw()
+        size = self.loader.recipe.batch_size
+        batches = [order[at : at + size] for at in range(0, len(order), size)]
+        if self.loader.drop_last and batches and len(batches[-1]) < size:
+            batches.pop()
+        yield from batches[self.skip :]

@@ -1,0 +1,441 @@
+"""The operations that a plan is made of. Each is data, and a few lines of torch that do it.
+
+`do(state)` yields (address, live value) at every point that another run could be compared at, in causal order. The
+interpreter may put another value in its place before the generator goes on; that is how a value is pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reference_loop import checkpoint, clip, optimizers, randomness
+from reference_loop.moments import Address
+from reference_loop.recipe import Clip as ClipTable
+from reference_loop.task import TaskError, count_samples, count_units
+
+if TYPE_CHECKING:
+    from reference_loop.state import State
+
+Observation = tuple[Address, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step of a plan."""
+
+    def do(self, state: State) -> Iterator[Observation]:
+        """Carry the step out on `state`, yielding what can be observed on the way."""
+        raise NotImplementedError  # pragma: no cover - every operation has its own
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """What a window's gradient is divided by; counts that depend on data stay symbolic.
+
+    micros: the number of micro-batches to divide by.
+    batches: (epoch, index) of the window's micro-batches, whose units are counted.
+    """
+
+    normalise: str
+    micros: int
+    units: str
+    batches: tuple[tuple[int, int], ...]
+    divide: str
+
+    @property
+    def reduction(self) -> str:
+        """The reduction that the task's loss is asked for."""
+        return "sum" if self.normalise.startswith("unit") else "mean"
+
+    @property
+    def after_backward(self) -> bool:
+        """Whether the accumulated gradient is divided in place of the loss."""
+        return self.divide.startswith("gradient")
+
+    def numbers(self, state: State) -> list[int]:
+        """What to divide by, one number after another."""
+        if self.normalise == "sum":
+            return []
+        if self.normalise == "micro_mean":
+            return [self.micros]
+        if self.normalise == "twice":
+            return [self.micros, self.micros]
+        units = sum(_units(self.units, state, state.units[batch]) for batch in self.batches)
+        return [units] if self.normalise == "unit_mean" else [units, self.micros]
+
+    def apply(self, value: torch.Tensor, state: State) -> torch.Tensor:
+        """`value` divided, as a new tensor."""
+        for number in self.numbers(state):
+            value = value * (1.0 / number) if self.divide.endswith("reciprocal") else value / number
+        return value
+
+
+def _units(which: str, state: State, counts: dict[str, int]) -> int:
+    if which not in counts:
+        raise TaskError(f"task {state.task.name!r} has no `labels` in its batches, so they cannot be counted")
+    return counts[which]
+
+
+def unit_counts(state: State, batch: dict[str, Any]) -> dict[str, int]:
+    """Every way to count a batch's units, by the values of `accumulation.units`."""
+    counts = {"task": count_units(state.task, batch), "samples": count_samples(batch)}
+    if isinstance(batch.get("labels"), torch.Tensor):
+        counts["labels"] = int((batch["labels"] != -100).sum())
+    return counts
+
+
+@dataclass(frozen=True)
+class Start(Operation):
+    """Everything is built: parameters, optimizer settings, first learning rate."""
+
+    decay_set: str
+    total: int
+    formula: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        state.begin(self.decay_set, self.total, self.formula)
+        for name, parameter in state.parameters.items():
+            yield Address(-1, -1, "start", "parameter", name), parameter.detach()
+        for name, buffer in state.buffers.items():
+            yield Address(-1, -1, "start", "buffer", name), buffer
+        for name, parameter in state.parameters.items():
+            if parameter.requires_grad:
+                for key, value in state.hyper[name].items():
+                    yield Address(-1, -1, "start", "hyperparameter", f"{name}.{key}"), value
+                yield Address(-1, -1, "start", "hyperparameter", f"{name}.optimized"), name in state.optimized
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place between two updates: updates done, and the next batch as (epoch, index)."""
+
+    updates: int
+    epoch: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Restore(Operation):
+    """Take up a checkpoint: all its parts but the missing ones, and the data from `at` on."""
+
+    at: Cursor
+    missing: frozenset[str]
+    order: str
+    draws: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        saved = checkpoint.load(state.resume_from)
+        checkpoint.restore(state, saved, self.missing)
+        if self.at.index > 0:
+            known = None if "order" in self.missing else saved["order"]["epoch"]
+            state.loader.start(self.at.epoch, self.order, self.draws, skip=self.at.index, known=known)
+        if "rng" not in self.missing:
+            randomness.restore(saved["rng"])
+        yield from ()
+
+
+@dataclass(frozen=True)
+class TrainMode(Operation):
+    """An epoch begins in train mode."""
+
+    epoch: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        state.model.train()
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Fetch(Operation):
+    """Take one batch from the loader; the epoch's first one starts the loader."""
+
+    epoch: int
+    index: int
+    order: str
+    draws: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        batch = state.loader.fetch(self.epoch, self.index, self.order, self.draws)
+        state.batches[self.epoch, self.index] = batch
+        state.units[self.epoch, self.index] = unit_counts(state, batch)
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Forward(Operation):
+    """Compute the task's loss on a batch."""
+
+    update: int
+    micro: int
+    epoch: int
+    index: int
+    reduction: str
+    loss_cast: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        at = (self.update, self.micro)
+        batch = state.batches.pop((self.epoch, self.index))
+        if state.micros == 0:
+            for name, value in randomness.states().items():
+                yield Address(-1, -1, "start", "rng", name), value
+            if state.scaler:
+                for name, value in state.scaler.state.items():
+                    yield Address(-1, -1, "start", "scaler", name), value
+        state.micros += 1
+        state.cursor = (self.epoch, self.index + 1)
+        if "id" in batch:
+            ids = batch["id"]
+            yield Address(*at, "batch", "batch_ids", "id"), ids.tolist() if isinstance(ids, torch.Tensor) else list(ids)
+        for name, value in randomness.states().items():
+            yield Address(*at, "forward", "rng", name), value
+        yield Address(*at, "forward", "mode", ""), state.mode()
+        loss, inputs = state.compute_loss(batch, self.reduction, self.loss_cast)
+        for name, value in inputs.items():
+            yield Address(*at, "batch", "input", name), value
+        state.loss = loss
+        state.losses.append((loss.detach(), state.units[self.epoch, self.index]["task"], self.reduction))
+        yield Address(*at, "forward", "loss", ""), loss.detach()
+
+
+@dataclass(frozen=True)
+class Backward(Operation):
+    """Divide and scale the loss, and add its gradient to what is accumulated."""
+
+    update: int
+    micro: int
+    divisor: Divisor
+
+    def do(self, state: State) -> Iterator[Observation]:
+        at = (self.update, self.micro)
+        assert state.loss is not None  # a Forward came before
+        objective = state.loss if self.divisor.after_backward else self.divisor.apply(state.loss, state)
+        if state.scaler:
+            objective = state.scaler.scale(objective)
+        yield Address(*at, "backward", "objective", ""), objective.detach()
+        objective.backward()  # type: ignore[no-untyped-call]
+        state.loss = None
+        for name, gradient in state.gradients().items():
+            yield Address(*at, "backward", "gradient", name), gradient
+
+
+@dataclass(frozen=True)
+class Clear(Operation):
+    """Forget the accumulated gradient."""
+
+    def do(self, state: State) -> Iterator[Observation]:
+        state.clear_gradients()
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Divide(Operation):
+    """Divide the accumulated gradient."""
+
+    divisor: Divisor
+
+    def do(self, state: State) -> Iterator[Observation]:
+        for gradient in state.gradients().values():
+            gradient.copy_(self.divisor.apply(gradient, state))
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Unscale(Operation):
+    """Undo the loss scale on the gradient, and see whether it overflowed."""
+
+    def do(self, state: State) -> Iterator[Observation]:
+        assert state.scaler is not None  # plans unscale only where a scaler is
+        state.found_inf = state.scaler.unscale(list(state.gradients().values()))
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Clip(Operation):
+    """Limit the gradient, by its norm or element by element."""
+
+    table: ClipTable
+    kind: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        threshold = self.table.max_norm if self.table.max_norm is not None else self.table.max_value
+        gradients = list(state.gradients().values())
+        (clip.clip_norm if self.kind == "norm" else clip.clip_value)(gradients, threshold)
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Update(Operation):
+    """The optimizer takes the gradient and moves the parameters, unless the scaler saw an overflow."""
+
+    update: int
+    clip: ClipTable | None
+    decay: str
+    kernel: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        u = self.update
+        for name in state.optimized:
+            gradient = state.parameters[name].grad
+            shown = torch.zeros_like(state.parameters[name]) if gradient is None else gradient
+            yield Address(u, -1, "consume", "gradient", name), shown
+        for name in state.optimized:
+            yield Address(u, -1, "consume", "learning_rate", name), state.lr[name]
+        if u == 0:
+            yield Address(u, -1, "consume", "hyperparameter", "max_norm"), _finite(self.clip and self.clip.max_norm)
+            yield Address(u, -1, "consume", "hyperparameter", "max_value"), _finite(self.clip and self.clip.max_value)
+        if state.scaler:
+            for name, value in state.scaler.state.items():
+                yield Address(u, -1, "consume", "scaler", name), value
+        state.skipped = state.found_inf
+        state.found_inf = False
+        if not state.skipped:
+            self._step(state)
+        for name, parameter in state.parameters.items():
+            yield Address(u, -1, "update", "parameter", name), parameter.detach()
+        for name, buffer in state.buffers.items():
+            yield Address(u, -1, "update", "buffer", name), buffer
+        for name in state.optimized:
+            for key, value in state.optimizer_state[name].items():
+                yield Address(u, -1, "update", "optimizer_state", f"{name}.{key}"), value
+        for name, value in state.ema.items():
+            yield Address(u, -1, "update", "ema", name), value
+        for name, value in randomness.states().items():
+            yield Address(u, -1, "update", "rng", name), value
+
+    def _step(self, state: State) -> None:
+        with torch.no_grad():
+            for name in state.optimized:
+                parameter = state.parameters[name]
+                if parameter.grad is not None:
+                    optimizers.step(
+                        state.recipe.optimizer.name,
+                        parameter,
+                        parameter.grad,
+                        state.optimizer_state[name],
+                        lr=state.lr[name],
+                        decoupled=self.decay == "decoupled",
+                        fused=self.kernel == "fused",
+                        **state.hyper[name],
+                    )
+        state.average()
+
+
+def _finite(threshold: float | None) -> float | None:
+    return None if threshold == float("inf") else threshold
+
+
+@dataclass(frozen=True)
+class Rescale(Operation):
+    """The scaler grows or backs off."""
+
+    update: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        assert state.scaler is not None  # plans rescale only where a scaler is
+        state.scaler.update(state.skipped)
+        for name, value in state.scaler.state.items():
+            yield Address(self.update, -1, "update", "scaler", name), value
+
+
+@dataclass(frozen=True)
+class Schedule(Operation):
+    """The learning rate moves on by one; it stays where the scaler skipped the update and the schedule holds."""
+
+    on_skip: str = "advance"
+
+    def do(self, state: State) -> Iterator[Observation]:
+        if not (state.skipped and self.on_skip == "hold"):
+            state.advance_schedule()
+        yield from ()
+
+
+@dataclass(frozen=True)
+class NextRate(Operation):
+    """Note the rate that the next window opens with."""
+
+    update: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        state.losses.clear()
+        for name in state.optimized:
+            yield Address(self.update, -1, "schedule", "learning_rate", name), state.lr[name]
+
+
+@dataclass(frozen=True)
+class Evaluate(Operation):
+    """Compute the task's metrics on its evaluation data."""
+
+    update: int
+    mode: str
+    rng: str
+    gradients: str
+    aggregate: str
+
+    def do(self, state: State) -> Iterator[Observation]:
+        if self.gradients == "cleared":
+            state.clear_gradients()
+        before = randomness.snapshot()
+        metrics = state.evaluate(eval_mode=self.mode != "stays_in_train", restore=self.mode == "restored",
+                                 by_batch=self.aggregate == "batch_mean")  # fmt: skip
+        if self.rng == "preserved":
+            randomness.restore(before)
+        for name, value in metrics.items():
+            yield Address(self.update, -1, "evaluate", "metric", name), value
+        for name, value in randomness.states().items():
+            yield Address(self.update, -1, "evaluate", "rng", name), value
+        yield Address(self.update, -1, "evaluate", "mode", ""), state.mode()
+        for name, gradient in state.gradients().items():
+            yield Address(self.update, -1, "evaluate", "gradient", name), gradient
+
+
+@dataclass(frozen=True)
+class Log(Operation):
+    """Report the loss of the window just finished."""
+
+    update: int
+    loss: str
+    accumulation: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        yield Address(self.update, -1, "log", "metric", "loss"), self._value(state)
+
+    def _value(self, state: State) -> float:
+        values = [float(loss) for loss, _, _ in state.losses]
+        if self.loss == "last_micro":
+            _, units, reduction = state.losses[-1]
+            return values[-1] / units if reduction == "sum" else values[-1]
+        if self.loss == "window_sum":
+            return sum(values)
+        summed = state.losses[-1][2] == "sum"
+        mean = sum(values) / (sum(units for _, units, _ in state.losses) if summed else len(values))
+        return mean / self.accumulation if self.loss == "divided" else mean
+
+
+@dataclass(frozen=True)
+class Checkpoint(Operation):
+    """Write everything that a resume needs."""
+
+    update: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        if state.workdir is not None:
+            checkpoint.save(state, state.workdir / f"checkpoint-{self.update + 1}", self.update)
+        yield from ()
+
+
+@dataclass(frozen=True)
+class End(Operation):
+    """The run is over."""
+
+    updates: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        last = self.updates - 1
+        yield Address(last, -1, "end", "count", "updates"), self.updates
+        yield Address(last, -1, "end", "count", "batches"), state.micros
+        for name, parameter in state.parameters.items():
+            yield Address(last, -1, "end", "parameter", name), parameter.detach()

@@ -1,0 +1,226 @@
+"""The whole training loop on one page: what a recipe means under given semantics, as a list of operations.
+
+A plan is made before anything is trained, from numbers alone. This is the only place that reads the knobs that decide
+*when* something happens; the operations, each a few lines of torch, are in `operations.py`, and `interpreter.py` runs
+them one after another. `plain.py` is the same loop, written by hand, for the default semantics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reference_loop.operations import (
+    Backward,
+    Checkpoint,
+    Clear,
+    Clip,
+    Cursor,
+    Divide,
+    Divisor,
+    End,
+    Evaluate,
+    Fetch,
+    Forward,
+    Log,
+    NextRate,
+    Operation,
+    Rescale,
+    Restore,
+    Schedule,
+    Start,
+    TrainMode,
+    Unscale,
+    Update,
+)
+from reference_loop.recipe import Recipe
+from reference_loop.semantics import Semantics
+
+
+@dataclass(frozen=True)
+class Window:
+    """The micro-batches between two updates; `cut` marks one that its epoch or the run cut short."""
+
+    batches: tuple[tuple[int, int], ...]  # (epoch, index in the epoch)
+    steps: bool = True
+    clears: bool = False
+    cut: bool = False
+
+
+def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = None) -> Iterator[Operation]:
+    """The operations that train `recipe` on `samples` samples under semantics `s`, in order.
+
+    resume: where a checkpoint was written; the plan then goes on from there, with what `resume.missing` leaves.
+    """
+    count = batches_per_epoch(recipe, s, samples)
+    total, last = planned_updates(recipe, s, samples), _last_update(recipe, s, samples)
+    missing = frozenset(s.resume.missing.split(","))
+    at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
+    update, micro, fetched = at.updates, 0, (at.epoch, at.index - 1)
+    yield Start(decay_set=s.optimizer.decay_set, total=total, formula=s.schedule.formula)
+    if resume:
+        yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
+    for window in windows(recipe, s, samples, at):
+        if update >= last:
+            break
+        divisor = _divisor(recipe, s, window)
+        for position, (epoch, index) in enumerate(window.batches):
+            if update >= last:  # a window of many updates
+                break
+            if index == 0 and s.model.mode == "train":
+                yield TrainMode(epoch)
+            for batch in _needed(s, window, position, count):
+                if batch > fetched:
+                    yield Fetch(*batch, order=s.data.order, draws=s.rng.loader_draws)
+                    fetched = batch
+            yield Forward(update, micro, epoch, index, reduction=divisor.reduction, loss_cast=s.precision.loss)
+            if s.gradient.clear == "before_backward":
+                yield Clear()
+            yield Backward(update, micro, divisor)
+            if recipe.clip and s.clip.moment == "micro":
+                yield Clip(recipe.clip, s.clip.kind)
+            if _scales(recipe) and s.scaler.unit == "micro":
+                yield Rescale(update)
+
+            ends_window, ends_epoch = position == len(window.batches) - 1, index == count - 1
+            steps = window.steps if ends_window else s.accumulation.cadence == "micro"
+            if steps:
+                yield from _update(recipe, s, update, divisor)
+            elif s.schedule.cadence == "micro":
+                yield Schedule()
+            if ends_epoch and s.schedule.cadence == "epoch":
+                yield Schedule()
+            micro += 1
+            if steps:
+                yield from _aftermath(recipe, s, update)
+                update, micro = update + 1, 0
+            elif ends_window and window.clears:
+                yield Clear()
+    yield End(update)
+
+
+def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iterator[Operation]:
+    """One update, from the accumulated gradient to the next learning rate."""
+    if divisor.after_backward:
+        yield Divide(divisor)
+    if recipe.clip and s.clip.moment == "scaled":
+        yield Clip(recipe.clip, s.clip.kind)
+    if _scales(recipe):
+        yield Unscale()
+    if recipe.clip and s.clip.moment == "unscaled":
+        yield Clip(recipe.clip, s.clip.kind)
+    by_update = s.schedule.cadence != "epoch"
+    if by_update and s.schedule.order == "before_update":
+        yield Schedule()
+    yield Update(update, recipe.clip, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
+    if _scales(recipe) and s.scaler.unit == "update":
+        yield Rescale(update)
+    if by_update and s.schedule.order == "after_update":
+        yield Schedule(on_skip=s.schedule.on_skip)
+    if s.gradient.clear == "after_update":
+        yield Clear()
+
+
+def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]:
+    """What happens between an update and the next window."""
+    if recipe.evaluate and (update + 1) % recipe.evaluate.every == 0:
+        yield Evaluate(update, s.evaluate.mode, s.evaluate.rng, s.evaluate.gradients, s.metric.aggregate)
+    if recipe.log and (update + 1) % recipe.log.every == 0:
+        yield Log(update, s.log.loss, recipe.accumulation)
+    yield NextRate(update)
+    if recipe.checkpoint and (update + 1) % recipe.checkpoint.every == 0:
+        yield Checkpoint(update)
+
+
+def windows(recipe: Recipe, s: Semantics, samples: int, at: Cursor | None = None) -> Iterator[Window]:
+    """The accumulation windows of a run: endless if the recipe counts updates, else as many as its epochs hold."""
+    count, tail = batches_per_epoch(recipe, s, samples), s.accumulation.tail
+    held: tuple[tuple[int, int], ...] = ()
+    at = at or Cursor(0, 0, 0)
+    for epoch in itertools.count(at.epoch) if recipe.epochs is None else range(at.epoch, recipe.epochs):
+        for index in range(at.index if epoch == at.epoch else 0, count):
+            held += ((epoch, index),)
+            if len(held) == recipe.accumulation:
+                yield Window(held)
+                held = ()
+        if held and not tail.startswith("carry"):
+            yield Window(held, steps=tail == "flush", clears=tail == "drop", cut=True)
+            held = ()
+        if recipe.updates is not None and not can_step(recipe, s, samples):
+            return
+    if held:
+        yield Window(held, steps=tail == "carry", cut=True)
+
+
+def batches_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
+    """Micro-batches in one epoch."""
+    whole, rest = divmod(samples, recipe.batch_size)
+    return whole + (rest > 0 and s.data.tail == "keep")
+
+
+def planned_updates(recipe: Recipe, s: Semantics, samples: int) -> int:
+    """The total number of updates that the schedule is told, as `schedule.horizon` counts it."""
+    count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
+    if recipe.updates is not None:
+        return recipe.updates * (k if s.schedule.horizon == "micro" else 1)
+    per_epoch = {"ceil": -(-count // k), "floor": max(1, count // k), "micro": count}[s.schedule.horizon]
+    return (recipe.epochs or 0) * per_epoch
+
+
+def updates_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
+    """Updates of one epoch, its incomplete window included."""
+    return -(-batches_per_epoch(recipe, s, samples) // recipe.accumulation)
+
+
+def _resumed(saved: Cursor, count: int, missing: frozenset[str]) -> Cursor:
+    """Where a resumed run goes on: at the next epoch if the saved one was over; without its cursor, at its beginning."""
+    epoch, index = (saved.epoch + 1, 0) if saved.index >= count else (saved.epoch, saved.index)
+    return Cursor(
+        updates=0 if "counter" in missing else saved.updates,
+        epoch=epoch,
+        index=0 if "cursor" in missing else index,
+    )
+
+
+def can_step(recipe: Recipe, s: Semantics, samples: int) -> bool:
+    """Whether the run has any update: an epoch shorter than a window has none if its tail is dropped or leaks."""
+    count = batches_per_epoch(recipe, s, samples)
+    short = count < recipe.accumulation and s.accumulation.tail in ("drop", "leak")
+    return count > 0 and not (short and s.accumulation.cadence == "window")
+
+
+def _last_update(recipe: Recipe, s: Semantics, samples: int) -> float:
+    """How many updates end the run; infinite if its epochs do."""
+    if recipe.updates is not None:
+        return recipe.updates
+    return planned_updates(recipe, s, samples) if s.schedule.stop == "horizon" else math.inf
+
+
+def _divisor(recipe: Recipe, s: Semantics, window: Window) -> Divisor:
+    """What the window's gradient is divided by, as far as numbers alone can tell."""
+    actual = s.accumulation.tail_divisor == "actual" and window.steps
+    return Divisor(
+        normalise=s.accumulation.normalise,
+        micros=len(window.batches) if actual else recipe.accumulation,
+        units=s.accumulation.units,
+        batches=window.batches,
+        divide=s.accumulation.divide,
+    )
+
+
+def _needed(s: Semantics, window: Window, position: int, count: int) -> tuple[tuple[int, int], ...]:
+    """The batches that must have been fetched before the window's micro-batch at `position` is trained."""
+    epoch, index = window.batches[position]
+    if s.accumulation.normalise.startswith("unit"):  # the divisor needs every batch of the window
+        return window.batches
+    if s.data.lookahead == "window":
+        return tuple(batch for batch in window.batches if batch[0] == epoch)
+    if s.data.lookahead == "one" and index + 1 < count:
+        return ((epoch, index), (epoch, index + 1))
+    return ((epoch, index),)
+
+
+def _scales(recipe: Recipe) -> bool:
+    return recipe.precision.dtype == "float16"
