@@ -179,7 +179,7 @@ def test_the_gradient_is_left_as_it_is():
             for _ in range(2):
                 options = {"lr": 0.1, "weight_decay": 0.1, "maximize": maximize, "fused": fused, **extra}
                 step(name, torch.ones(33), gradient, state, **options)
-        assert_same(gradient, torch.linspace(-1, 1, 33), (name, fused))
+                assert_same(gradient, torch.linspace(-1, 1, 33), (name, fused))
 
 
 def test_the_state_loads_into_torch_optim_and_goes_on_identically():
