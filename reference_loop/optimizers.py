@@ -165,8 +165,8 @@ def fused_sgd(
 ) -> None:
     """`sgd` by torch's fused kernel, which fills an empty momentum buffer at the first step.
 
-    On CPU, torch releases up to 2.13 at least leave most of a bfloat16 or float16 parameter as it is and read past its
-    momentum buffer (https://github.com/pytorch/pytorch/issues/191763); so does this.
+    On CPU, torch 2.12.1 and 2.13.0 leave most of a bfloat16 or float16 parameter as it is and read past its momentum
+    buffer (https://github.com/pytorch/pytorch/issues/191763); so does this.
     """
     if decoupled and weight_decay != 0:
         parameter.mul_(1 - lr * weight_decay)
