@@ -1,0 +1,130 @@
+"""What an optimizer holds, by the bare names of its parameters."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracle.recorder.names import Models
+from oracle.recorder.values import leaves, plain
+
+# Not arguments of the algorithm: the learning rate has a kind of its own, the rest chooses among implementations.
+UNRECORDED = frozenset(
+    {"params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+)
+
+
+class Optimizer:
+    """A torch optimizer's parameters under their names. Only what requires a gradient counts.
+
+    of: the optimizer, or anything else with its `param_groups` and `state`.
+    prefix: goes before every name; "" for the first optimizer of a run.
+    models: knows the names.
+    """
+
+    def __init__(self, of: Any, prefix: str, models: Models) -> None:
+        self._of = weakref.ref(of)
+        self.prefix = prefix
+        self._models = models
+        self.steps = 0
+        self._identities: list[int] = []
+        self._members = 0
+        self._names: list[str] = []
+        self._arguments: dict[str, dict[str, Any]] = {}
+
+    def parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        """Yield (name, parameter, group). Names are looked up again only when the groups or the models changed."""
+        optimizer = self._of()
+        parameters = parameters_of(optimizer)
+        identities, members = [id(parameter) for parameter in parameters], len(self._models.members)
+        if identities != self._identities or members != self._members:
+            found = enumerate(self._models.names(parameters))
+            self._names = [self.prefix + (name or f"parameter[{index}]") for index, name in found]
+            self._identities, self._members = identities, members
+        names = iter(self._names)
+        for group in _groups(optimizer):
+            for parameter in group["params"]:
+                name = next(names)
+                if parameter.requires_grad:
+                    yield name, parameter, group
+
+    @property
+    def seen(self) -> list[str]:
+        """The bare names of all parameters that it ever held."""
+        return [name.removeprefix(self.prefix) for name in self._arguments]
+
+    def takes(self, optimizer: Any, held: set[int]) -> bool:
+        """Whether this is `optimizer`, or becomes it because it has held one of its parameters.
+
+        held: the identities of the optimizer's parameters.
+        """
+        if self._of() is not optimizer and held.isdisjoint(self._identities):
+            return False
+        self._of = weakref.ref(optimizer)
+        return True
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the gradient that the optimizer took, by parameter. One that is None is zeros.
+
+        A fused kernel undoes the loss scale itself, and leaves the gradient as it is when it skips a step; what it
+        would have taken is yielded then.
+        """
+        unscale = _left_undone(self._of())
+        for name, parameter, _ in self.parameters():
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+            yield name, gradient if unscale is None else gradient * unscale.to(gradient.device)
+
+    def rates(self) -> Iterator[tuple[str, float]]:
+        """Yield the learning rate of each parameter."""
+        for name, _, group in self.parameters():
+            yield name, float(group["lr"])
+
+    def state(self) -> Iterator[tuple[str, Any]]:
+        """Yield the state of each parameter as `<parameter>.<key>`, down into lists and dicts."""
+        states = getattr(self._of(), "state", {})
+        for name, parameter, _ in self.parameters():
+            for key, value in states.get(parameter, {}).items():
+                yield from leaves(f"{name}.{key}", value)
+
+    def arguments(self) -> Iterator[tuple[str, Any]]:
+        """Yield `<parameter>.<argument>` where it is new or changed since the last call.
+
+        A parameter that was not there before also has `<parameter>.optimized`: True.
+        """
+        groups = {id(group): _arguments(group) for group in _groups(self._of())}
+        for name, _, group in self.parameters():
+            now, before = groups[id(group)], self._arguments.get(name, {})
+            if now != before:
+                self._arguments[name] = now
+                changed = ((key, value) for key, value in now.items() if key not in before or before[key] != value)
+                yield from ((f"{name}.{key}", value) for key, value in changed)
+
+
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """All parameters in an optimizer's groups, in order; none if it is gone."""
+    return [parameter for group in _groups(optimizer) for parameter in group["params"]]
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    return optimizer.param_groups if optimizer is not None else []
+
+
+def _arguments(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: plain(value) for key, value in group.items() if key not in UNRECORDED} | {"optimized": True}
+
+
+def _left_undone(optimizer: Any) -> Tensor | None:
+    """What a fused kernel did not multiply the gradients by because it skipped the step; None if it did not skip.
+
+    `torch.amp.GradScaler` lends the optimizer these two attributes for the time of the step.
+    """
+    scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    if scale is None or found_inf is None or not found_inf.item():
+        return None
+    return scale.double().reciprocal().float()

@@ -1,0 +1,70 @@
+"""The tensors and plain values inside what trainers pass around: batches, outputs, optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = (bool, int, float, str)
+
+
+def readable(value: Any) -> Any:
+    """A tensor without its history, and dense; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.layout is not torch.strided:
+        value = value.to_dense()
+    return value.detach() if value.requires_grad else value
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold of a value: scalars, lists, dicts. A tensor of one element is its number; the rest is None."""
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else None
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, tensor or scalar) of all that a value holds; what is neither is left out."""
+    if isinstance(value, (Tensor, *PLAIN)):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(f"{name}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from leaves(f"{name}.{index}", item)
+
+
+def scalar_loss(output: Any) -> Tensor | None:
+    """The loss in what a model returns: a scalar, or the one it carries as `loss`; None if there is neither."""
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("loss")
+    elif not isinstance(output, Tensor):
+        found = getattr(output, "loss", None)
+    return found if isinstance(found, Tensor) and found.dim() == 0 else None
+
+
+def identifiers(batch: Any) -> list[Any] | None:
+    """The sample ids that a batch carries as `id`; None if it carries none."""
+    found = batch.get("id") if isinstance(batch, Mapping) else None
+    if isinstance(found, Tensor):
+        return found.tolist()
+    return [plain(item) for item in found] if isinstance(found, (list, tuple)) else None
+
+
+def scaler_state(scaler: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a gradient scaler's `scale` and, where it is torch's, `growth_tracker`. None has no state."""
+    if isinstance(scaler, torch.amp.GradScaler):
+        yield "scale", scaler._scale
+        yield "growth_tracker", scaler._growth_tracker
+    elif scaler is not None:
+        yield "scale", float(scaler.get_scale())
