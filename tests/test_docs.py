@@ -1,0 +1,140 @@
+"""What people read: commands, pages and links agree with the code, and nothing is left unfinished."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from oracle.cli import cli
+
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b|raise NotImplemented" r"Error")
+OWN = ("benchmarks", "diffs", "docs", "fixtures", "oracle", "reference_loop", "tests")
+
+
+def own_files(root: Path, *suffixes: str) -> Iterator[Path]:
+    """Our files with these suffixes, at the top and in our folders."""
+    for folder in (root, *(root / name for name in OWN)):
+        for path in folder.glob("*") if folder == root else folder.rglob("*"):
+            if path.suffix in suffixes and path.is_file():
+                yield path
+
+
+def pages(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in own_files(root, ".md")}
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """(name, help text) of a command and all below it."""
+    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for sub in sorted(command.commands):
+            yield from helps(command.commands[sub], f"{name} {sub}")
+
+
+def command_page() -> str:
+    """docs/commands.md: the help of every command, word for word."""
+    intro = (
+        "# Commands\n\nThe help of every command, word for word. After a change that is meant: "
+        "`UPDATE_SNAPSHOTS=1 pytest tests/test_docs.py`.\n"
+    )
+    return intro + "".join(f"\n## {name}\n\n```\n{text}\n```\n" for name, text in helps(cli, "oracle"))
+
+
+def test_every_command_is_documented(root: Path) -> None:
+    page = root / "docs/commands.md"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        page.write_text(command_page())
+    assert page.read_text() == command_page()
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
+    silent = []
+    for name, command in {"oracle": cli, **cli.commands}.items():
+        silent += [] if command.help else [name]
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.help:
+                silent.append(f"{name} {parameter.opts[0]}")
+    assert silent == []
+
+
+def shown_commands(text: str) -> set[str]:
+    """The oracle commands that a page tells to run, in code lines or in backquotes."""
+    return set(re.findall(r"(?m)(?:^\s*(?:\$ )?|`)oracle ([a-z]+)", text))
+
+
+def test_no_page_shows_a_command_that_does_not_exist(root: Path) -> None:
+    unknown = {page: shown_commands(text) - set(cli.commands) for page, text in pages(root).items()}
+    assert {page: names for page, names in unknown.items() if names} == {}
+
+
+def test_a_command_that_a_page_shows_is_found() -> None:
+    assert shown_commands("Run:\n\n    oracle check x\n\nor `oracle plan`, an oracle nods") == {"check", "plan"}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    return [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+def test_every_link_leads_somewhere(root: Path) -> None:
+    assert {
+        page: broken_links(root / page, text) for page, text in pages(root).items() if broken_links(root / page, text)
+    } == {}
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("")
+    text = "[a](there.md) [b](there.md#x) [c](gone.md) [d](https://example.com/x)"
+    assert broken_links(tmp_path / "page.md", text) == ["gone.md"]
+
+
+def test_every_page_in_docs_can_be_reached(root: Path) -> None:
+    linked = {
+        os.path.normpath((root / page).parent / link)
+        for page, text in pages(root).items()
+        for link in re.findall(r"\]\(([^)#\s]+)", text)
+    }
+    assert [str(path) for path in (root / "docs").glob("*.md") if str(path) not in linked] == []
+
+
+def test_every_make_target_is_explained_and_every_explained_one_exists(root: Path) -> None:
+    makefile = (root / "Makefile").read_text()
+    (phony,) = re.findall(r"(?m)^\.PHONY: (.*)$", makefile)
+    explained = set(re.findall(r'@echo "make (\w+)', makefile))
+    assert explained == set(phony.split()) - {"help", "setup"}
+    for page, text in pages(root).items():
+        assert set(re.findall(r"`make (\w+)", text)) <= set(phony.split()), page
+
+
+def test_nothing_is_marked_unfinished(root: Path) -> None:
+    files = [*own_files(root, ".py", ".md", ".toml", ".txt"), root / "Makefile"]
+    assert [str(path) for path in files if UNFINISHED.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("mark", ["# TODO: later", "FIXME", "raise NotImplementedError"])
+def test_an_unfinished_mark_is_found(mark: str) -> None:
+    assert UNFINISHED.search(f"x = 1\n{mark}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["list", "knobs"], ["list", "tasks"], ["check", "--help"]]
+)
+def test_the_command_line_starts_without_torch(arguments: list[str]) -> None:
+    if arguments[0] in cli.commands or arguments[0].startswith("-"):
+        script = f"""
+import sys
+from oracle.cli import main
+code = main({arguments!r})
+slow = sorted({{"torch", "numpy", "accelerate", "deepdiff", "rich"}} & set(sys.modules))
+sys.exit(f"imported {{slow}}" if slow else code)
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
