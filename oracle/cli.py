@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", CTRL_C)
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # the reader left; nothing may be flushed to it on the way out
+        sys.stdout = None  # the reader left; nothing may be flushed to it on the way out
         return 0
     except Exception as error:
         if debug:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,26 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 
 class Interrupted(BaseException):
     """Ends a job at the cut. A BaseException, so that a trainer that catches errors does not swallow it."""
+
+
+class Silence:
+    """What a job tells when nobody records it."""
+
+    def attach(self, **parts: Any) -> None:
+        """Told of objects that hooks cannot see."""
+
+    def open_loss(self, model: torch.nn.Module, batch: Mapping[str, Any]) -> None:
+        """Told that the loss of a batch is computed next."""
+
+    def close_loss(self, loss: torch.Tensor | None) -> None:
+        """Told the loss; None if computing it raised."""
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Entered while the model is evaluated."""
+        return nullcontext()
+
+    def metric(self, moment: str, name: str, value: float) -> None:
+        """Told a number that was logged or evaluated."""
 
 
 class Job:
@@ -62,7 +83,7 @@ class Job:
         self.resume_from = Path(resume_from) if resume_from is not None else None
         self.rank = rank
         self.ranks = ranks
-        self._recorder = recorder
+        self._recorder = recorder or Silence()
 
     # What is trained
 
@@ -74,8 +95,7 @@ class Job:
         randomness.seed(self.recipe.seed)
         model = self.task.model().to(self.device)
         randomness.seed(self.recipe.seed)
-        if self._recorder is not None:
-            self._recorder.attach(model=model)
+        self._recorder.attach(model=model)
         return model
 
     def train_data(self) -> Any:
@@ -187,10 +207,13 @@ class Job:
             TaskError: the task returned something else than a tensor of one element.
         """
         batch = self._placed(batch)
-        if self._recorder is None:
-            return check_loss(self.task, self.task.loss(model, batch, reduction))
-        with self._recorder.loss(model, batch) as close:
-            return close(check_loss(self.task, self.task.loss(model, batch, reduction)))
+        self._recorder.open_loss(model, batch)
+        loss: torch.Tensor | None = None
+        try:
+            loss = check_loss(self.task, self.task.loss(model, batch, reduction))
+            return loss
+        finally:
+            self._recorder.close_loss(loss)
 
     def units(self, batch: Mapping[str, Any]) -> int:
         """How many samples or tokens the sum of a batch's loss is over."""
@@ -208,31 +231,41 @@ class Job:
             raise TaskError(
                 f"task {self.task.name!r} has no metrics: add eval_data=... and metrics=..., or remove [evaluate]"
             )
-        modes = {module: module.training for module in model.modules()}
-        model.eval()
-        try:
-            with torch.no_grad():
-                found = _numbers(self.task, self.task.metrics(model, map(self._placed, self.eval_loader())))
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        with self._recorder.evaluating(), _in_eval_mode(model), torch.no_grad():
+            found = _numbers(self.task, self.task.metrics(model, map(self._placed, self.eval_loader())))
+        self.evaluated(found)
         return found
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """Tell what a trainer that evaluates by itself found."""
+        for name, value in metrics.items():
+            self._recorder.metric("evaluate", name, float(value))
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         """Tell what the trainer reports for the update just finished."""
-        if self._recorder is not None:
-            self._recorder.metric("log", name, float(value))
+        self._recorder.metric("log", name, value.item() if isinstance(value, torch.Tensor) else float(value))
 
     def observe(self, **parts: Any) -> None:
         """Show the oracle what its hooks cannot see: model, optimizer, scaler, scheduler, ema."""
-        if self._recorder is not None:
-            self._recorder.attach(**parts)
+        self._recorder.attach(**parts)
 
     def _placed(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """The batch with its tensors on the job's device; where that is the CPU, the batch itself."""
         if self.device.type == "cpu":
             return batch
         return {name: value.to(self.device) if torch.is_tensor(value) else value for name, value in batch.items()}
+
+
+@contextmanager
+def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode in the block; afterwards every module has the mode it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _numbers(task: Task, metrics: Any) -> dict[str, float]:

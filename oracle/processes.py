@@ -53,7 +53,9 @@ class Ending:
     """How a worker ended.
 
     status: `completed`, `raised` (the trainer raised), `usage` (what was asked cannot be run), `killed`, `hung`.
-    detail: the exception, the signal's name, the exit status or the time limit; empty when completed.
+    detail: the exception, the signal's name, the exit status or the time limit, in words; empty when completed.
+    signal: the name of the signal that ended it, None where none did.
+    exit_code: what the process returned; a signal's number, negative, where one ended it.
     last_words: the end of the standard error, which is where crashes speak; of the standard output if that is empty.
     outcome: the content of outcome.json, None if the process did not live to write it.
     seconds: from start to end, wall clock.
@@ -61,6 +63,8 @@ class Ending:
 
     status: Status
     detail: str
+    signal: str | None
+    exit_code: int
     last_words: str
     outcome: Mapping[str, Any] | None
     seconds: float
@@ -88,9 +92,9 @@ class Running:
         except subprocess.TimeoutExpired:
             self._ask_where_it_is()
             self.kill()
-            if _read_outcome(self.folder) is None:
-                return self._ending("hung", f"no end after {timeout:g} s")
-            code = 0  # it had finished, and hung on its way out
+            code = self.process.returncode
+            if _read_outcome(self.folder) is None:  # otherwise it had finished, and hung on its way out
+                return self._ending("hung", f"no end after {timeout:g} s", code)
         finally:
             self.kill()
         if code == UNWRITABLE:
@@ -109,14 +113,22 @@ class Running:
         outcome = _read_outcome(self.folder)
         if outcome is not None:
             error = outcome["error"]
-            return self._ending(outcome["status"], f"{error['type']}: {error['message']}" if error else "", outcome)
+            detail = f"{error['type']}: {error['message']}" if error else ""
+            return self._ending(outcome["status"], detail, code, outcome)
         if code < 0:
-            return self._ending("killed", signal.Signals(-code).name)
-        return self._ending("killed", f"the process ended itself with exit status {code}")
+            return self._ending("killed", f"killed by {_signal(code)}", code)
+        return self._ending("killed", f"the process ended itself with exit status {code}", code)
 
-    def _ending(self, status: Status, detail: str, outcome: Mapping[str, Any] | None = None) -> Ending:
-        seconds = time.monotonic() - self.started
-        return Ending(status=status, detail=detail, last_words=self._last_words(), outcome=outcome, seconds=seconds)
+    def _ending(self, status: Status, detail: str, code: int, outcome: Mapping[str, Any] | None = None) -> Ending:
+        return Ending(
+            status=status,
+            detail=detail,
+            signal=_signal(code) if status == "killed" else None,
+            exit_code=code,
+            last_words=self._last_words(),
+            outcome=outcome,
+            seconds=time.monotonic() - self.started,
+        )
 
     def _last_words(self) -> str:
         return _tail(self.folder / "stderr.txt") or _tail(self.folder / "stdout.txt")
@@ -202,6 +214,11 @@ def kill_all() -> None:
     """Kill every worker that is still running."""
     for running in list(_live.values()):
         running.kill()
+
+
+def _signal(code: int) -> str | None:
+    """The name of the signal behind a negative exit code."""
+    return signal.Signals(-code).name if code < 0 else None
 
 
 def _read_outcome(folder: Path) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ def isolate(root: str) -> None:
     """Make our packages importable from `root`, and our modules nothing else's: this file's folder leaves the path."""
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    sys.meta_path.insert(0, Finder(root))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder(root))
 
 
 def die_with_parent(parent: int | None) -> None:
@@ -84,7 +84,7 @@ def pin(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
 
@@ -161,15 +161,15 @@ def prepare(spec: dict[str, Any], recorder: Any) -> tuple[Any, Any]:
     )
     if spec["cut"] is not None:
 
-        def stop(update: int) -> None:
-            if update + 1 == spec["cut"]:
+        def stop(updates: int) -> None:
+            if updates == spec["cut"]:
                 raise Interrupted
 
         recorder.on_update = stop
     return job, load_trainer(spec["trainer"])
 
 
-def capture(asked: str | dict[str, Any] | None) -> Any:
+def capture(asked: Any) -> Any:
     """Which tensor addresses are written in full: (address) -> bool, or None for digests alone.
 
     asked: None, "all", or {"moments": [[update, moment, kind or None], ...]}, None meaning every kind.
@@ -178,7 +178,7 @@ def capture(asked: str | dict[str, Any] | None) -> Any:
         return None
     if asked == "all":
         return lambda address: True
-    places = {(update, moment, kind) for update, moment, kind in asked["moments"]}  # type: ignore[index]
+    places = {(update, moment, kind) for update, moment, kind in asked["moments"]}
     return lambda address: (
         (address.update, address.moment, address.kind) in places or (address.update, address.moment, None) in places
     )
