@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 # one is taken off the front only.
 _OUTER = ("module.", "_orig_mod.")
 _ANYWHERE = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+# Wrappers that take any arguments, and where each keeps the module.
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module", "DataParallel": "module"}
 
 
 def bare(name: str) -> str:
@@ -26,8 +29,8 @@ def bare(name: str) -> str:
 
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside wrappers that forward any arguments to it."""
-    while type(module).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
-        module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
+    while (inner := _WRAPPERS.get(type(module).__name__)) is not None:
+        module = getattr(module, inner)
     return module
 
 
@@ -77,7 +80,7 @@ class Models:
 
     def __init__(self) -> None:
         self.members: list[Member] = []
-        self._attached: weakref.ref[nn.Module] | None = None
+        self._attached: Callable[[], nn.Module | None] = lambda: None
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def attach(self, model: nn.Module) -> None:
@@ -99,7 +102,7 @@ class Models:
 
         parameters: only if it holds one of these.
         """
-        attached = self._attached and self._attached()
+        attached = self._attached()
         if not self.members and attached is not None and (parameters is None or _share(attached, parameters)):
             self._add(attached)
 
@@ -131,7 +134,7 @@ class Models:
         held = {id(tensor) for _, tensor in (*self.parameters(), *self.buffers())}
         own = _tensors(model)
         new = [name for name, tensor in own if id(tensor) not in held]
-        attached = self._attached and self._attached()
+        attached = self._attached()
         if model is attached:
             names = {name: name for name in new}
         elif attached is None or self.members:

@@ -148,31 +148,22 @@ class Recorder:
         if ema is not None:
             self._ema = ema
 
-    @contextmanager
-    def loss(self, model: nn.Module, batch: Any) -> Iterator[Callable[[Tensor], Tensor]]:
-        """A micro-batch's loss is computed in the block, which hands the loss to the function it is given.
-
-        Under no_grad or inside an evaluation it is no micro-batch, and nothing is recorded.
-        """
+    def open_loss(self, model: nn.Module, batch: Any) -> None:
+        """A micro-batch's loss is computed next. Under no_grad or in an evaluation it is none, and has no address."""
         if self._evaluating or self._in_backward or not torch.is_grad_enabled():
-            yield lambda loss: loss
             return
         inside, self._root = self._root is not None, None  # some trainers compute the loss in a module's forward
         self._models.see(model)
         if not (inside and self._awaits_backward):
             self._open_micro()
-        at = (self.updates, self._micro)
-        self._record_ids(at, batch)
-
-        def close(loss: Tensor) -> Tensor:
-            self._record(*at, "forward", "loss", [("", loss)])
-            return loss
-
         self._loss_model = model
-        try:
-            yield close
-        finally:
-            self._loss_model = None
+        self._record_ids(batch)
+
+    def close_loss(self, loss: Tensor | None) -> None:
+        """The loss that was opened is computed. None: computing it raised."""
+        if self._loss_model is not None and loss is not None:
+            self._record(self.updates, self._micro, "forward", "loss", [("", loss)])
+        self._loss_model = None
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -229,7 +220,7 @@ class Recorder:
         at = (self.updates, self._micro)
         self._record(*at, "batch", "input", named_inputs(unwrap(module), args, kwargs))
         if self._loss_model is None:
-            self._record_ids(at, kwargs)
+            self._record_ids(kwargs)
             if (loss := scalar_loss(output)) is not None:
                 self._record(*at, "forward", "loss", [("", loss)])
 
@@ -396,9 +387,9 @@ class Recorder:
                 for name, value in rows:
                     put(Address(update, micro, moment, kind, name, rank), readable(value))
 
-    def _record_ids(self, at: tuple[int, int], batch: Any) -> None:
+    def _record_ids(self, batch: Any) -> None:
         if (ids := identifiers(batch)) is not None:
-            self._record(*at, "batch", "batch_ids", [("id", ids)])
+            self._record(self.updates, self._micro, "batch", "batch_ids", [("id", ids)])
 
     def _record_rescaled(self, update: int) -> None:
         """Record what the scaler became after an update, once."""
