@@ -15,14 +15,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from diffs.verdict import NotComparable
 
 try:
     import xxhash
 except ImportError:
-    xxhash = None
+    xxhash = None  # type: ignore[assignment]
 
 Buffer = bytes | ctypes.Array
 
@@ -64,12 +64,9 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         NotComparable: there is no such memory, with the reason.
     """
-    if reason := _refusal(tensor):
+    if reason := refusal(tensor):
         raise NotComparable(reason)
-    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
-        plain = tensor
-    else:
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    plain = tensor if is_plain(tensor) else tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     try:
         missing = plain.data_ptr() == 0 and plain.nbytes > 0
     except RuntimeError:  # a fake or a functional tensor
@@ -79,9 +76,14 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     return plain
 
 
-def _refusal(tensor: torch.Tensor) -> str | None:
-    """Why a tensor has no plain memory, or None."""
-    if isinstance(tensor, UninitializedTensorMixin):
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor's elements lie in row-major order in the CPU's memory, without a pending operation."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def refusal(tensor: torch.Tensor) -> str | None:
+    """Why a tensor has no plain memory that could be read element by element, or None."""
+    if is_lazy(tensor):
         return "an uninitialized parameter has no shape yet: compare after a first forward"
     if tensor.is_meta:
         return "a meta tensor has no values: compare after its parameters are materialised"

@@ -143,7 +143,7 @@ def compare(
                     differing += 1
                     leading = leading or found
                 else:
-                    latent.setdefault(found.address[2:4], found)
+                    latent.setdefault((found.address.moment, found.address.kind), found)
             elif found is not None:
                 key = (found.side, *found.first[2:5])
                 known = unmatched.get(key)
@@ -161,18 +161,17 @@ def compare(
 def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Difference | Unmatched | None:
     """What a pair with unequal digests, or with one row, amounts to; None: nothing."""
     address, left, right = pair
-    place = address[2:4]
-    decisive = (left or right).decisive
-    if left is None or right is None:
-        side, other = ("reference", candidate) if right is None else ("candidate", reference)
-        held = other.latest(address, rules.changes[place]) if place in rules.changes else None
-        if held is None:
-            if not decisive or address.kind in rules.optional or not other.has(place):
-                return Unmatched(side, address, 1)
-            return Difference(address, left, right, decisive)
-        left, right = (left, held) if right is None else (held, right)
-    if _equal(left, right, rules.relative if place in rules.decimals else None):
-        return None
+    place = (address.moment, address.kind)
+    decisive = any(row.decisive for row in (left, right) if row)
+    if place in rules.changes:
+        left = left or reference.latest(address, rules.changes[place])
+        right = right or candidate.latest(address, rules.changes[place])
+    if left and right:
+        agree = _equal(left, right, rules.relative if place in rules.decimals else None)
+        return None if agree else Difference(address, left, right, decisive)
+    side, other = ("reference", candidate) if left else ("candidate", reference)
+    if not decisive or address.kind in rules.optional or not other.has(place):
+        return Unmatched(side, address, 1)
     return Difference(address, left, right, decisive)
 
 

@@ -119,8 +119,8 @@ def _entry(
     """The sort key inside a step, and the pair."""
     first = reference.row(left) if reference and left else None
     second = candidate.row(right) if candidate and right else None
-    address = (first or second).address
-    update, micro, place, _, ordinal, *_ = left or right
+    (address,) = {row.address for row in (first, second) if row}
+    update, micro, place, _, ordinal, *_ = left or right or ()
     return (micro, place, ordinal, address.rank, update), Pair(address, first, second)
 
 

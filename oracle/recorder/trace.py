@@ -150,10 +150,9 @@ class TraceWriter:
             TraceError: the folder cannot be written, or the disk is full.
         """
         self._flush()
-        if self._database is not None and not self._forked():
+        if self._database is not None and self._database.in_transaction and not self._forked():
             with _explained(self.folder):
-                if self._database.in_transaction:
-                    self._database.execute("COMMIT")
+                self._database.execute("COMMIT")
 
     def close(self, manifest: dict[str, Any] | None = None) -> None:
         """Commit, close the database and write the manifest, which says that the trace is complete.
@@ -164,83 +163,89 @@ class TraceWriter:
         Raises:
             TraceError: the folder cannot be written, or the disk is full. The manifest is whole or absent.
         """
-        self._open()
         self.commit()
+        database = self._opened()
         if self._forked():
             return
+        facts = {
+            "complete": True,
+            "format": FORMAT,
+            "digest": self.digest,
+            "rank": self.rank,
+            "addresses": self._ordinal,
+            "captured": self._capture.summary(),
+        }
+        text = json.dumps({**(manifest or {}), **facts}, indent=2)
         with _explained(self.folder):
-            self._database.execute("PRAGMA journal_mode = DELETE")
-            self._database.close()
-            self._database = None
-            facts = {
-                "complete": True,
-                "format": FORMAT,
-                "digest": self.digest,
-                "rank": self.rank,
-                "addresses": self._ordinal,
-                "captured": self._capture.summary(),
-            }
-            text = json.dumps({**(manifest or {}), **facts}, indent=2)
+            database.execute("PRAGMA journal_mode = DELETE")
+            database.close()
             with whole_file(self.folder / f"manifest{self._suffix}.json") as file:
                 file.write(text.encode() + b"\n")
 
-    def _open(self) -> None:
-        if self._database is not None:
-            return
-        with _explained(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+    def _opened(self) -> sqlite3.Connection:
+        """The database, made on first use."""
+        if self._database is None:
             path = self.folder / f"trace{self._suffix}.db"
-            if path.exists():
-                raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
+            with _explained(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                if path.exists():
+                    raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
+                self._database = self._created(path)
             self._process = os.getpid()
-            self._database = sqlite3.connect(path, isolation_level=None)
+        return self._database
+
+    def _created(self, path: Path) -> sqlite3.Connection:
+        database = sqlite3.connect(path, isolation_level=None)
+        last = next(reversed(MOMENTS))
+        places = [(place, *pair, MOMENTS[pair[0]][pair[1]], pair[0] == last) for pair, place in _PLACES.items()]
+        try:
             # The operating system keeps what a killed process wrote; only a power loss needs a sync.
-            self._database.execute("PRAGMA synchronous = OFF")
-            self._database.execute("PRAGMA journal_mode = TRUNCATE")
-            self._database.executescript(f"BEGIN;\n{SCHEMA}")
-            self._database.execute("INSERT INTO trace_format VALUES (?, ?, ?)", (FORMAT, self.digest, self.rank))
-            last = next(reversed(MOMENTS))
-            self._database.executemany(
-                "INSERT INTO place VALUES (?, ?, ?, ?, ?)",
-                [(place, *pair, MOMENTS[pair[0]][pair[1]], pair[0] == last) for pair, place in _PLACES.items()],
-            )
-            self._database.execute("COMMIT")
+            database.execute("PRAGMA synchronous = OFF")
+            database.execute("PRAGMA journal_mode = TRUNCATE")
+            database.executescript(f"BEGIN;\n{SCHEMA}")
+            database.execute("INSERT INTO trace_format VALUES (?, ?, ?)", (FORMAT, self.digest, self.rank))
+            database.executemany("INSERT INTO place VALUES (?, ?, ?, ?, ?)", places)
+            database.execute("COMMIT")
+        except sqlite3.Error:
+            database.close()
+            path.unlink(missing_ok=True)
+            raise
+        return database
 
     def _flush(self) -> None:
         """Write the buffered rows into the open transaction."""
         rows, self._rows = self._rows, []
         if not rows or self._forked():
             return
-        self._open()
+        database = self._opened()
+        rows.sort()  # in the key's order; the ordinal settles what repeats
         with _explained(self.folder):
             self._capture.write()
-            database = self._database
             if not database.in_transaction:
                 database.execute("BEGIN")
-            self._write_dictionaries()
-            rows.sort()  # in the key's order; the ordinal settles what repeats
+            self._write_dictionaries(database)
             before = database.total_changes
             database.executemany(_INSERT, rows)
             if database.total_changes - before < len(rows):
-                self._rename_repeated(rows)
-                self._write_dictionaries()
+                self._rename_repeated(database, rows)
+                self._write_dictionaries(database)
 
     def _forked(self) -> bool:
         """Whether this is a child of the process that opened the database, such as a data loader's worker."""
         return self._process is not None and os.getpid() != self._process
 
-    def _write_dictionaries(self) -> None:
-        self._database.executemany("INSERT INTO name VALUES (?, ?)", self._new_names)
-        self._database.executemany("INSERT INTO form VALUES (?, ?, ?)", self._new_forms)
+    def _write_dictionaries(self, database: sqlite3.Connection) -> None:
+        database.executemany("INSERT INTO name VALUES (?, ?)", self._new_names)
+        database.executemany("INSERT INTO form VALUES (?, ?, ?)", self._new_forms)
         self._new_names.clear()
         self._new_forms.clear()
 
-    def _rename_repeated(self, rows: list[tuple[Any, ...]]) -> None:
+    def _rename_repeated(self, database: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
         """Write the rows that an earlier one with the same address kept out, as `name#2`, `name#3`..."""
         at_address = 'SELECT ordinal FROM record WHERE "update" = ? AND micro = ? AND place = ? AND name = ?'
         names = {identifier: name for name, identifier in self._names.items()}
         for row in rows:
-            if self._database.execute(at_address, row[:4]).fetchone() == (row[4],):
+            if database.execute(at_address, row[:4]).fetchone() == (row[4],):
                 continue
             count = 2
             while True:
@@ -248,7 +253,7 @@ class TraceWriter:
                 identifier = self._names.get(name)
                 if identifier is None:
                     identifier = self._add_name(name)
-                inserted = self._database.execute(_INSERT, (*row[:3], identifier, *row[4:])).rowcount
+                inserted = database.execute(_INSERT, (*row[:3], identifier, *row[4:])).rowcount
                 if inserted:
                     break
                 count += 1
