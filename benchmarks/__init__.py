@@ -1,0 +1,1 @@
+"""What recording, starting and checking cost, as ratios of runs taken in pairs."""
