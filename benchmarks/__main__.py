@@ -19,11 +19,11 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 INTRO = """\
 # Performance
 
-Written by `make bench`. Ratios are medians of 9 pairs, the two of a pair taken one right after the other; other programs
-ran on the machine. Recording is measured on a decoder of ten million parameters with AdamW, on one thread. "state" is
-what makes a verdict at each update: parameters, gradients, optimizer state; "all" is every kind. The recorder's own time
-is what passes inside its hooks and replaced functions, digests and commits included, over the bare step. Whole steps are
-given beside it; other load moves them by more than the recorder does.
+Written by `make bench`. Ratios are medians of 9 pairs, the two of a pair taken one right after the other; other
+programs ran on the machine. Recording is measured on a decoder of ten million parameters with AdamW, on one thread.
+"state" is what makes a verdict at each update: parameters, gradients, optimizer state; "all" is every kind. The
+recorder's own time is what passes inside its hooks and replaced functions, digests and commits included, over the
+bare step. Whole steps are given beside it; other load moves them by more than the recorder does.
 """
 
 

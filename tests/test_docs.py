@@ -30,13 +30,13 @@ def pages(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in own_files(root, ".md")}
 
 
-def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
-    """(name, help text) of a command and all below it."""
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
-    yield name, command.get_help(context)
+def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
+    """(full name, help text) of a command and all below it."""
+    context = click.Context(command, parent, name, terminal_width=100, **command.context_settings)
+    yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
         for sub in sorted(command.commands):
-            yield from helps(command.commands[sub], f"{name} {sub}")
+            yield from helps(command.commands[sub], sub, context)
 
 
 def command_page() -> str:
@@ -102,7 +102,7 @@ def test_every_page_in_docs_can_be_reached(root: Path) -> None:
         for page, text in pages(root).items()
         for link in re.findall(r"\]\(([^)#\s]+)", text)
     }
-    assert [str(path) for path in (root / "docs").glob("*.md") if str(path) not in linked] == []
+    assert [str(path) for path in (root / "docs").rglob("*.md") if str(path) not in linked] == []
 
 
 def test_every_make_target_is_explained_and_every_explained_one_exists(root: Path) -> None:
