@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -61,31 +61,30 @@ def _tails(name: str) -> Iterator[str]:
 class Member:
     """A model that trains, and the bare names of its tensors by the model's own names; None: another member has it."""
 
-    model: weakref.ref[nn.Module]
+    model: nn.Module
     names: dict[str, str | None]
 
     def tensors(self, buffers: bool) -> Iterator[tuple[str, Tensor]]:
         """Yield (bare name, parameter or buffer). Tied ones come once."""
-        if (model := self.model()) is not None:
-            for own, tensor in model.named_buffers() if buffers else model.named_parameters():
-                if (name := self.names.get(own, own)) is not None:
-                    yield name, tensor
+        for own, tensor in self.model.named_buffers() if buffers else self.model.named_parameters():
+            if (name := self.names.get(own, own)) is not None:
+                yield name, tensor
 
 
 class Models:
     """The task's model, or what the trainer made of it, and any other model that it trains beside it.
 
-    Holds weak references only, so a trainer that drops a model frees its memory.
+    Holds the models: the end of a run is read after the trainer returned, when its own references are gone.
     """
 
     def __init__(self) -> None:
         self.members: list[Member] = []
-        self._attached: Callable[[], nn.Module | None] = lambda: None
+        self._attached: nn.Module | None = None
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def attach(self, model: nn.Module) -> None:
         """Take names from this model: wherever its parameters turn up, they carry the names they have here."""
-        self._attached = weakref.ref(model)
+        self._attached = model
         self.members.clear()
         self._seen.clear()
 
@@ -102,7 +101,7 @@ class Models:
 
         parameters: only if it holds one of these.
         """
-        attached = self._attached()
+        attached = self._attached
         if not self.members and attached is not None and (parameters is None or _share(attached, parameters)):
             self._add(attached)
 
@@ -123,10 +122,9 @@ class Models:
 
     def mode(self) -> str | None:
         """The training flag of the first model's modules: "train", "eval" or "mixed"; None before there is a model."""
-        model = self.members[0].model() if self.members else None
-        if model is None:
+        if not self.members:
             return None
-        flags = {module.training for module in model.modules()}
+        flags = {module.training for module in self.members[0].model.modules()}
         return "mixed" if len(flags) == 2 else "train" if flags.pop() else "eval"
 
     def _add(self, model: nn.Module) -> None:
@@ -134,18 +132,18 @@ class Models:
         held = {id(tensor) for _, tensor in (*self.parameters(), *self.buffers())}
         own = _tensors(model)
         new = [name for name, tensor in own if id(tensor) not in held]
-        attached = self._attached()
-        if model is attached:
+        if model is self._attached:
             names = {name: name for name in new}
-        elif attached is None or self.members:
+        elif self.members or self._attached is None:
             names = {name: bare(name) for name in new}
-        else:
-            names = match(new, [name for name, _ in _tensors(attached)])
+        else:  # a copy trains in its place
+            names = match(new, [name for name, _ in _tensors(self._attached)])
+            self._attached = None
         taken = {name for member in self.members for name in member.names.values()}
         if taken & set(names.values()):
             names = {own: f"model[{len(self.members)}].{name}" for own, name in names.items()}
         if new:
-            self.members.append(Member(weakref.ref(model), {name: names.get(name) for name, _ in own}))
+            self.members.append(Member(model, {name: names.get(name) for name, _ in own}))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ class Optimizer:
     """
 
     def __init__(self, of: Any, prefix: str, models: Models) -> None:
-        self._of = weakref.ref(of)
+        self.of = of
         self.prefix = prefix
         self._models = models
         self.steps = 0
@@ -38,15 +37,14 @@ class Optimizer:
 
     def parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """Yield (name, parameter, group). Names are looked up again only when the groups or the models changed."""
-        optimizer = self._of()
-        parameters = parameters_of(optimizer)
+        parameters = parameters_of(self.of)
         identities, members = [id(parameter) for parameter in parameters], len(self._models.members)
         if identities != self._identities or members != self._members:
             found = enumerate(self._models.names(parameters))
             self._names = [self.prefix + (name or f"parameter[{index}]") for index, name in found]
             self._identities, self._members = identities, members
         names = iter(self._names)
-        for group in _groups(optimizer):
+        for group in self.of.param_groups:
             for parameter in group["params"]:
                 name = next(names)
                 if parameter.requires_grad:
@@ -62,9 +60,9 @@ class Optimizer:
 
         held: the identities of the optimizer's parameters.
         """
-        if self._of() is not optimizer and held.isdisjoint(self._identities):
+        if self.of is not optimizer and held.isdisjoint(self._identities):
             return False
-        self._of = weakref.ref(optimizer)
+        self.of = optimizer
         return True
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
@@ -73,7 +71,7 @@ class Optimizer:
         A fused kernel undoes the loss scale itself, and leaves the gradient as it is when it skips a step; what it
         would have taken is yielded then.
         """
-        unscale = _left_undone(self._of())
+        unscale = _left_undone(self.of)
         for name, parameter, _ in self.parameters():
             gradient = parameter.grad
             if gradient is None:
@@ -87,7 +85,7 @@ class Optimizer:
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Yield the state of each parameter as `<parameter>.<key>`, down into lists and dicts."""
-        states = getattr(self._of(), "state", {})
+        states = self.of.state
         for name, parameter, _ in self.parameters():
             for key, value in states.get(parameter, {}).items():
                 yield from leaves(f"{name}.{key}", value)
@@ -97,7 +95,7 @@ class Optimizer:
 
         A parameter that was not there before also has `<parameter>.optimized`: True.
         """
-        groups = {id(group): _arguments(group) for group in _groups(self._of())}
+        groups = {id(group): _arguments(group) for group in self.of.param_groups}
         for name, _, group in self.parameters():
             now, before = groups[id(group)], self._arguments.get(name, {})
             if now != before:
@@ -107,12 +105,8 @@ class Optimizer:
 
 
 def parameters_of(optimizer: Any) -> list[Tensor]:
-    """All parameters in an optimizer's groups, in order; none if it is gone."""
-    return [parameter for group in _groups(optimizer) for parameter in group["params"]]
-
-
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    return optimizer.param_groups if optimizer is not None else []
+    """All parameters in an optimizer's groups, in order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _arguments(group: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Global hooks and a few replaced functions tell a `Recorder` of forwards, backwards, clips, optimizer steps and scaler
 updates, whoever calls them; a trainer needs no code for it. What they see goes to `put` under its address. Nothing is
-drawn from a generator, no gradient, flag or mode is touched, no graph is made, models and optimizers are held weakly.
+drawn from a generator, no gradient, flag or mode is touched, and no graph is made.
 
 Every probe returns at once while torch.compile traces.
 """
@@ -10,7 +10,6 @@ Every probe returns at once while torch.compile traces.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -82,7 +81,7 @@ class Recorder:
         self._scaler: Any = None  # the one that is stepping an optimizer, or was attached
         self._rescaling: Any = None  # the one that stepped an optimizer and is yet to be updated
         self._knows_scaler = False
-        self._scheduler: Callable[[], Any] = lambda: None
+        self._scheduler: Any = None
         self._ema: nn.Module | Mapping[str, Tensor] | None = None
 
     # Installing
@@ -144,7 +143,7 @@ class Recorder:
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             self._scaler = scaler
         if scheduler is not None:
-            self._scheduler = weakref.ref(scheduler)
+            self._scheduler = scheduler
         if ema is not None:
             self._ema = ema
 
@@ -317,8 +316,8 @@ class Recorder:
         self._record(update, -1, "update", "ema", self._averaged())
         for optimizer in self._optimizers:
             self._record(update, -1, "schedule", "learning_rate", optimizer.rates())
-        if (scheduler := self._scheduler()) is not None:
-            self._record(update, -1, "schedule", "scheduler", [("", plain(scheduler.state_dict()))])
+        if self._scheduler is not None:
+            self._record(update, -1, "schedule", "scheduler", self._schedule())
         self.commit()
 
     def _find(self, optimizer: Any) -> Optimizer:
@@ -375,7 +374,7 @@ class Recorder:
 
     def _scheduler_step(self, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
         original(scheduler, *args, **kwargs)
-        self._scheduler = weakref.ref(scheduler)
+        self._scheduler = scheduler
 
     # Rows
 
@@ -413,6 +412,9 @@ class Recorder:
             if name not in self._written_clips or now != self._written_clips[name]:
                 self._written_clips[name] = now
                 yield name, now
+
+    def _schedule(self) -> Iterator[tuple[str, Any]]:
+        yield "", plain(self._scheduler.state_dict())
 
     def _averaged(self) -> Iterator[tuple[str, Tensor]]:
         if isinstance(self._ema, nn.Module):
