@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from oracle import guard
 from oracle.errors import OutputError
 from oracle.worker import UNWRITABLE
 
@@ -58,7 +59,7 @@ class Ending:
     exit_code: what the process returned; a signal's number, negative, where one ended it.
     last_words: the end of the standard error, which is where crashes speak; of the standard output if that is empty.
     outcome: the content of outcome.json, None if the process did not live to write it.
-    seconds: from start to end, wall clock.
+    seconds: from the start until the end was seen, wall clock.
     """
 
     status: Status
@@ -106,7 +107,8 @@ class Running:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        _live.pop(self.process.pid, None)
+        if _live.pop(self.process.pid, None) is not None:
+            guard.release(self.process.pid)
 
     def _judge(self, code: int) -> Ending:
         """The ending: what outcome.json says where there is one, otherwise how the process went."""
@@ -148,15 +150,15 @@ def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | N
     python: the interpreter of the candidate's environment; None is this one.
     layer: a folder of packages that come before that environment's.
 
-    The folder gets spec.json, stdout.txt, stderr.txt and what the worker writes. Start workers from a thread that
-    lives as long as they do: Linux kills them when that thread ends, and so none is left when we are killed.
+    The folder gets spec.json, stdout.txt, stderr.txt and what the worker writes. The worker leads a process group,
+    which is killed when we end, however we do.
 
     Raises:
         OutputError: a folder cannot be made or written.
     """
     folder, workdir = Path(spec["folder"]).resolve(), Path(spec["workdir"]).resolve()
     full = {**DEFAULTS, "root": str(ROOT), **spec, "folder": str(folder), "workdir": str(workdir)}
-    full |= {"parent": os.getpid(), "started": time.time()}
+    full["started"] = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         workdir.mkdir(parents=True, exist_ok=True)
@@ -176,6 +178,7 @@ def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | N
     except OSError as error:
         place = error.filename or folder
         raise OutputError(f"cannot write {place}: {error.strerror}: choose another folder") from error
+    guard.watch(process.pid)
     running = Running(process, folder)
     _live[process.pid] = running
     return running

@@ -41,7 +41,6 @@ class Finder:
 def main(arguments: list[str]) -> int:
     """Run the spec in the file that `arguments` names; returns the exit code."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    die_with_parent(spec["parent"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the parent asks a hung run where it is
     isolate(spec["root"])
@@ -60,21 +59,6 @@ def isolate(root: str) -> None:
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.meta_path.insert(0, Finder(root))
-
-
-def die_with_parent(parent: int | None) -> None:
-    """Ask the kernel to kill this process when the one that started it dies. Linux only; elsewhere nothing changes.
-
-    parent: that process; if it is gone already, this process ends.
-    """
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(UNWRITABLE)
 
 
 def pin(threads: int) -> None:
@@ -129,7 +113,10 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         error = error or unwritable
     ours = (*USAGE_ERRORS, TraceError, NotComparable)
     status, code = ("completed", 0) if error is None else ("usage", 2) if isinstance(error, ours) else ("raised", 1)
-    return {"status": status, "error": None if error is None else described(error), **facts}, code
+    said = None if error is None else described(error)
+    if said is not None and status == "raised":
+        print(said["traceback"], file=sys.stderr)
+    return {"status": status, "error": said, **facts}, code
 
 
 MANIFEST = ("kind", "command", "task", "trainer", "recipe", "semantics", "device", "digest")
