@@ -46,6 +46,9 @@ class CapturedTensors(Mapping[Address, torch.Tensor]):
         # What the file format has no dtype for lies there as bytes.
         return tensor if tensor.dtype == dtype else tensor.view(dtype).reshape(row.shape)
 
+    def __contains__(self, address: object) -> bool:
+        return address in self._places
+
     def __iter__(self) -> Iterator[Address]:
         return iter(self._places)
 

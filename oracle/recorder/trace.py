@@ -9,16 +9,17 @@ Runs in the candidate's own environment: only the standard library and torch.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from diffs.digest import available, digest_bytes, digest_tensor
+from oracle.recorder.canonical import canonical_json, scalar_json
 from oracle.recorder.capture import Capture, whole_file
 from reference_loop.moments import MOMENTS, Address, place_rank
 
@@ -60,7 +61,6 @@ FROM record JOIN place USING (place) JOIN name ON name.id = record.name
 _INSERT = "INSERT OR IGNORE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _PLACES = {(moment, kind): place_rank(moment, kind) for moment, kinds in MOMENTS.items() for kind in kinds}
 _FLUSH_ROWS = 1 << 13
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 class TraceError(Exception):
@@ -102,6 +102,7 @@ class TraceWriter:
         self._new_names: list[tuple[int, str]] = []
         self._new_forms: list[tuple[int, str, str]] = []
         self._ordinal = 0
+        self._failure: TraceError | None = None
 
     def put(self, address: Address, value: Any) -> None:
         """Record one value: a tensor by its digest, anything else as canonical JSON.
@@ -116,24 +117,23 @@ class TraceWriter:
             TraceError: a value that JSON cannot hold, or a place that no moment has.
         """
         update, micro, moment, kind, name, _ = address
+        place = _PLACES.get((moment, kind))
+        if place is None:
+            raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of reference_loop.moments.MOMENTS")
         form = text = None
         if isinstance(value, torch.Tensor):
             digest = digest_tensor(value, self.digest)
             form = self._form(value.dtype, value.shape)
             if value.numel() == 1:
-                text = _scalar_text(value)
+                text = scalar_json(value)
             if self._wanted is not None and self._wanted(address):
                 self._capture.put(self._ordinal, address, value)
         else:
             try:
                 text = canonical_json(value)
-            except (TypeError, ValueError) as error:
+            except (TypeError, RecursionError) as error:
                 raise TraceError(f"cannot record {type(value).__name__} at {address}: {error}") from None
             digest = digest_bytes(text.encode(), self.digest)
-        try:
-            place = _PLACES[moment, kind]
-        except KeyError:
-            raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of MOMENTS") from None
         name_id = self._names.get(name)
         if name_id is None:
             name_id = self._add_name(name)
@@ -150,8 +150,8 @@ class TraceWriter:
             TraceError: the folder cannot be written, or the disk is full.
         """
         self._flush()
-        if self._database is not None and self._database.in_transaction and not self._forked():
-            with _explained(self.folder):
+        with self._writing():
+            if self._database is not None and self._database.in_transaction and not self._forked():
                 self._database.execute("COMMIT")
 
     def close(self, manifest: dict[str, Any] | None = None) -> None:
@@ -163,10 +163,10 @@ class TraceWriter:
         Raises:
             TraceError: the folder cannot be written, or the disk is full. The manifest is whole or absent.
         """
-        self.commit()
-        database = self._opened()
         if self._forked():
             return
+        self.commit()
+        database = self._opened()
         facts = {
             "complete": True,
             "format": FORMAT,
@@ -176,7 +176,7 @@ class TraceWriter:
             "captured": self._capture.summary(),
         }
         text = json.dumps({**(manifest or {}), **facts}, indent=2)
-        with _explained(self.folder):
+        with self._writing():
             database.execute("PRAGMA journal_mode = DELETE")
             database.close()
             with whole_file(self.folder / f"manifest{self._suffix}.json") as file:
@@ -186,7 +186,7 @@ class TraceWriter:
         """The database, made on first use."""
         if self._database is None:
             path = self.folder / f"trace{self._suffix}.db"
-            with _explained(self.folder):
+            with self._writing():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 if path.exists():
                     raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
@@ -219,7 +219,7 @@ class TraceWriter:
             return
         database = self._opened()
         rows.sort()  # in the key's order; the ordinal settles what repeats
-        with _explained(self.folder):
+        with self._writing():
             self._capture.write()
             if not database.in_transaction:
                 database.execute("BEGIN")
@@ -229,6 +229,20 @@ class TraceWriter:
             if database.total_changes - before < len(rows):
                 self._rename_repeated(database, rows)
                 self._write_dictionaries(database)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Explains why the folder cannot be written, now and at every later call: rows are lost from here on."""
+        if self._failure:
+            raise self._failure
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            self._failure = TraceError(
+                f"the trace in {self.folder} cannot be written: {error}: give a folder that can be written, on a disk "
+                "with free space"
+            )
+            raise self._failure from error
 
     def _forked(self) -> bool:
         """Whether this is a child of the process that opened the database, such as a data loader's worker."""
@@ -269,57 +283,3 @@ class TraceWriter:
             form = self._forms[dtype, shape] = len(self._forms)
             self._new_forms.append((form, str(dtype).removeprefix("torch."), json.dumps(list(shape))))
         return form
-
-
-def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: equal values have equal texts.
-
-    Whole floats below 2**53 are written as integers, because a recipe's 0 and a trainer's 0.0 are one number; -0.0
-    stays itself. Tuples are lists, keys are sorted, and NaN and Infinity are written as Python's json does.
-
-    Raises:
-        TypeError: a value that JSON cannot hold.
-        ValueError: a value that contains itself.
-    """
-    return _encode(_canonical(value))
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, float):
-        whole = value.is_integer() and abs(value) < 2**53 and (value or math.copysign(1.0, value) > 0)
-        return int(value) if whole else float(value)
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_canonical(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _canonical(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # a tensor in a list, a numpy number or array
-        return _canonical(value.tolist())
-    raise TypeError(f"{type(value).__name__} is neither a tensor nor plain data")
-
-
-def _scalar_text(tensor: torch.Tensor) -> str | None:
-    """The value of a one-element tensor as JSON; None for dtypes that Python has no number for."""
-    try:
-        number = tensor.item()
-    except (RuntimeError, NotImplementedError):
-        return None
-    return canonical_json([number.real, number.imag] if isinstance(number, complex) else number)
-
-
-class _explained:
-    """Turns what the operating system and SQLite say about a folder into a TraceError."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (OSError, sqlite3.Error)):
-            raise TraceError(
-                f"the trace in {self.folder} cannot be written: {error}: give a folder that can be written, on a disk "
-                "with free space"
-            ) from error
