@@ -18,7 +18,7 @@ class Patches:
     """What was replaced, in order; `undo` puts it back, last first."""
 
     def __init__(self) -> None:
-        self._undone: list[Callable[[], None]] = []
+        self._undone: list[Callable[[], Any]] = []
 
     def method(self, owner: type, name: str, around: Around) -> None:
         """Run `around` in place of a method that `owner` itself defines."""
@@ -38,9 +38,9 @@ class Patches:
         setattr(owner, name, _wrap(getattr(owner, name), around))
         self._undone.append(lambda: delattr(owner, name))
 
-    def handle(self, handle: Any) -> None:
-        """Remove a hook's handle at `undo`."""
-        self._undone.append(handle.remove)
+    def also(self, undo: Callable[[], Any]) -> None:
+        """Call this at `undo` too."""
+        self._undone.append(undo)
 
     def undo(self) -> None:
         """Put everything back."""

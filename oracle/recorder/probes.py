@@ -89,11 +89,17 @@ class Recorder:
     def install(self) -> None:
         """Put the probes in place."""
         patches = self._patches
-        patches.handle(register_module_forward_pre_hook(_unless_compiling(self._forward_begins)))
-        ends = _unless_compiling(self._forward_ends)
-        patches.handle(register_module_forward_hook(ends, with_kwargs=True, always_call=True))
-        patches.handle(register_optimizer_step_pre_hook(_unless_compiling(self._step_begins)))
-        patches.handle(register_optimizer_step_post_hook(_unless_compiling(self._step_ends)))
+        ends = register_module_forward_hook(_unless_compiling(self._forward_ends), with_kwargs=True, always_call=True)
+        patches.also(
+            functools.partial(nn.modules.module._global_forward_hooks_with_kwargs.pop, ends.id)
+        )  # torch does not
+        for handle in (
+            ends,
+            register_module_forward_pre_hook(_unless_compiling(self._forward_begins)),
+            register_optimizer_step_pre_hook(_unless_compiling(self._step_begins)),
+            register_optimizer_step_post_hook(_unless_compiling(self._step_ends)),
+        ):
+            patches.also(handle.remove)
         patches.function(torch.autograd, "backward", self._backward)  # Tensor.backward calls it
         for function, names in CLIPS.items():
             if hasattr(nn.utils.clip_grad, function):
