@@ -168,12 +168,40 @@ def test_an_import_against_the_direction_is_found(root: Path, tmp_path: Path, fi
     assert (found.returncode == 0) is passes, found.stdout + found.stderr
 
 
+# Reached otherwise than by an import: by name, by path, or by a reader.
+ENTRIES = ("oracle/__main__.py", "oracle/adapters/*.py", "oracle/worker.py", "reference_loop/plain.py")
+
+
+def dead_modules(root: Path) -> list[str]:
+    """Our files that no other file of ours imports, in any function."""
+    files = {file for package in OURS for file in (root / package).rglob("*.py")}
+    reached = {found for file in files for found in own_files(root, file.read_text()) if found != file}
+    entries = {file for pattern in ENTRIES for file in root.glob(pattern)}
+    return sorted(str(file.relative_to(root)) for file in files - reached - entries if file.name != "__init__.py")
+
+
+def test_no_module_is_dead(root: Path) -> None:
+    assert dead_modules(root) == []
+
+
+def test_a_dead_module_is_found(tmp_path: Path) -> None:
+    (tmp_path / "oracle/adapters").mkdir(parents=True)
+    for name, source in {
+        "worker.py": "def f():\n    from oracle import used",
+        "used.py": "",
+        "unused.py": "import oracle.unused",
+        "adapters/some.py": "",
+    }.items():
+        (tmp_path / "oracle" / name).write_text(source)
+    assert dead_modules(tmp_path) == ["oracle/unused.py"]
+
+
 def folders_to_package(root: Path) -> set[str]:
     """The packages that a wheel must list: all folders of ours that hold files, by their name in the wheel."""
     found = set()
     for top in (*OURS, "fixtures"):
         for file in (root / top).rglob("*"):
-            if file.is_file() and "__pycache__" not in file.parts and file.suffix in (".py", ".toml"):
+            if file.is_file() and "__pycache__" not in file.parts and file.suffix in (".md", ".py", ".toml"):
                 name = ".".join(file.parent.relative_to(root).parts)
                 found.add(f"oracle.{name}" if top == "fixtures" else name)
     return found
