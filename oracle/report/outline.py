@@ -122,9 +122,10 @@ def _compared(result: Result) -> str:
 
 def _causes(result: Result) -> Iterator[tuple[Paragraph, ...]]:
     for number, cause in enumerate(result.causes, start=1):
-        label = f"Cause ({cause.status})"
+        status = f"({cause.status}, style)" if cause.effect == "style" else f"({cause.status})"
+        label = f"Cause {status}"
         if len(result.causes) > 1:
-            label = f"Cause {number} ({cause.status}), from {phrases.moment(cause.at.update, -1, cause.at.moment)}"
+            label = f"Cause {number} {status}, from {phrases.moment(cause.at.update, -1, cause.at.moment)}"
         group = [Paragraph(label, f"{sentence(cause)}.", _reasons(cause))]
         if cause.indistinguishable:
             text = f"{'; '.join(cause.indistinguishable)}."
