@@ -54,13 +54,20 @@ class Environment:
     python: its interpreter.
     layer: the folder that comes before its packages, None where nothing differs.
     holds: what the layer brings, distribution to version.
+    versions: of all distributions that a candidate finds there.
     seconds: spent on building the layer; 0 if it was there.
     """
 
     python: str
     layer: Path | None
     holds: Mapping[str, str]
+    versions: Mapping[str, str]
     seconds: float
+
+    @property
+    def digest(self) -> str:
+        """The fastest digest that can be computed there."""
+        return "xxh3-128" if "xxhash" in self.versions else "blake2b-128"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +103,7 @@ def prepare(
     base = inspect(python or sys.executable)
     if not asked:
         _check_torch(base, {})
-        return Environment(python=base.python, layer=None, holds={}, seconds=0.0)
+        return Environment(python=base.python, layer=None, holds={}, versions=base.versions, seconds=0.0)
     key = _hash([FORMAT, asked, base.tag, base.version, base.platform, allow_torch])
     folder, seconds = _existing(key, base), 0.0
     if folder is None:
@@ -105,7 +112,13 @@ def prepare(
         seconds = time.monotonic() - started
     holds = _manifest(folder)["holds"]
     _check_torch(base, holds)
-    return Environment(python=base.python, layer=folder if holds else None, holds=holds, seconds=seconds)
+    return Environment(
+        python=base.python,
+        layer=folder if holds else None,
+        holds=holds,
+        versions={**base.versions, **holds},
+        seconds=seconds,
+    )
 
 
 def inspect(python: str) -> Base:
