@@ -61,6 +61,22 @@ def isolate(root: str) -> None:
     sys.meta_path.insert(0, Finder(root))
 
 
+def die_with_parent(parent: int) -> None:
+    """Have Linux kill this process when the thread that started it ends; elsewhere nothing changes.
+
+    parent: the process of that thread; if it is gone already, this process ends. Workers do without: `oracle.guard`
+        reaches what a trainer starts, too.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(UNWRITABLE)
+
+
 def pin(threads: int) -> None:
     """Make torch compute the same bits in every process: a fixed number of threads, deterministic algorithms."""
     import torch
