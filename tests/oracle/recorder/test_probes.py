@@ -345,6 +345,20 @@ def test_gradients_of_a_closure_are_those_of_its_last_backward() -> None:
     assert rows.names(-1, -1, "start", "parameter") == ["weight"]
 
 
+def test_a_closure_that_raised_does_not_hide_the_next_step() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        model(X).mean().backward()
+        optimizer.step()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 1
+    assert rows.at(0, -1, "consume", "gradient") == [[2.0, 3.0]]
+
+
 def test_an_optimizer_may_call_its_closure_many_times_in_one_update() -> None:
     def train(recorder: Recorder) -> None:
         model = linear()
@@ -519,6 +533,27 @@ def test_an_optimizer_built_anew_takes_the_place_of_the_old_one() -> None:
 
     rows, _ = record(train)
     assert [rows.at(u, -1, "consume", "learning_rate", "weight") for u in range(2)] == [0.5, 0.25]
+
+
+def test_an_optimizer_that_steps_another_one_is_one_update() -> None:
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step(closure)
+
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = Outer(torch.optim.SGD(model.parameters(), lr=0.5))
+        for _ in range(2):
+            model(X).mean().backward()
+            optimizer.step()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 2
+    assert [rows.names(u, -1, "consume", "gradient") for u in range(2)] == [["weight"], ["weight"]]
 
 
 def test_an_optimizer_that_is_not_torchs_is_seen_when_shown() -> None:
