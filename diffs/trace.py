@@ -203,6 +203,11 @@ class Trace:
         """Whether any row has this moment and kind."""
         return any(process.has(place) for process in self.processes.values())
 
+    def rows_at(self, place: Place) -> Iterator[Row]:
+        """Every row of one moment and kind, process by process, by update."""
+        for process in self.processes.values():
+            yield from process.rows_at(place)
+
     def latest(self, address: Address, since: Place) -> Row | None:
         """What held just before an address of a place that is recorded only on change.
 

@@ -201,12 +201,16 @@ def _last_update(recipe: Recipe, s: Semantics, samples: int) -> float:
 def _divisor(recipe: Recipe, s: Semantics, window: Window) -> Divisor:
     """What the window's gradient is divided by, as far as numbers alone can tell."""
     actual = s.accumulation.tail_divisor == "actual" and window.steps
+    micros = len(window.batches) if actual else recipe.accumulation
+    divide, by_units = s.accumulation.divide, s.accumulation.normalise.startswith("unit")
+    if not by_units and micros & (micros - 1) == 0:  # a power of two: its reciprocal is exact, so both are one operation
+        divide = divide.removesuffix("_reciprocal")
     return Divisor(
         normalise=s.accumulation.normalise,
-        micros=len(window.batches) if actual else recipe.accumulation,
-        units=s.accumulation.units,
+        micros=micros,
+        units=s.accumulation.units if by_units else "task",
         batches=window.batches,
-        divide=s.accumulation.divide,
+        divide=divide,
     )
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from reference_loop import optimizers, randomness, schedules
+from reference_loop.data import build
 from reference_loop.decay import decays
 from reference_loop.inputs import named_inputs
 from reference_loop.loader import Loader
@@ -52,7 +53,7 @@ class State:
         self.resume_from = resume_from
         randomness.seed(recipe.seed)
         self.model: nn.Module = task.model().to(self.device)
-        self.loader = Loader(task.train_data(), recipe, drop_last)
+        self.loader = Loader(build(task.train_data, recipe.seed), recipe, drop_last)
         randomness.seed(recipe.seed)
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
@@ -184,7 +185,8 @@ class State:
         found = {module: module.training for module in self.model.modules()}
         if eval_mode:
             self.model.eval()
-        loader = DataLoader(self.task.eval_data(), batch_size=self.recipe.batch_size)
+        data = build(self.task.eval_data, self.recipe.seed)
+        loader = DataLoader(data, batch_size=self.recipe.batch_size, num_workers=self.recipe.workers)
         with torch.no_grad():
             if by_batch:
                 each = [self.task.metrics(self.model, [batch]) for batch in loader]

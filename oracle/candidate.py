@@ -1,0 +1,181 @@
+"""The candidate's runs: twice in fresh processes, once with its tensors in full, and held against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffs.digest import digest_tensor
+from diffs.first import Difference, compare, differences
+from diffs.trace import Row, Trace, open_trace
+from diffs.verdict import NotComparable
+from oracle import processes
+from oracle.environment import Environment
+from oracle.errors import OracleError
+from oracle.explain.standing import RULES
+from oracle.processes import Ending
+from oracle.result import CandidateOutcome, SelfCheck
+
+FULL_BYTES = 512 << 20  # tensors of the second run that are kept in full, before elements need a run of their own
+
+
+class CandidateUsage(OracleError):
+    """The candidate cannot be run as asked: its own message says why."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate that was run twice.
+
+    trace: the first run; None if it never began to train.
+    full: the folder of the second run, with its tensors in full; None if the two are not the same run.
+    complete: whether everything fitted into `full`.
+    ending, outcome: how the first run ended.
+    itself: whether both runs are bit-identical. wavers: the first difference between them.
+    unsteady: witness places that the candidate does not repeat.
+    """
+
+    trace: Trace | None
+    full: Path | None
+    complete: bool
+    ending: Ending
+    outcome: CandidateOutcome
+    itself: SelfCheck | None
+    wavers: Difference | None
+    unsteady: frozenset[tuple[str, str]]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it trained to its end."""
+        return self.ending.status == "completed"
+
+    @property
+    def last_complete_update(self) -> int:
+        """The last update of which everything was recorded."""
+        return -1 if self.trace is None else self.trace.last_update
+
+
+class Runs:
+    """Two runs of one candidate, going on at the same time."""
+
+    def __init__(self, spec: dict[str, Any], folder: Path, environment: Environment, timeout: float | None) -> None:
+        self.folder, self.environment, self.timeout, self.spec = folder, environment, timeout, spec
+        first, second = self._start("first", {}), self._start("second", {"capture": "all", "budget_bytes": FULL_BYTES})
+        self._pool = ThreadPoolExecutor(2)
+        self._endings: list[Future[Ending]] = [self._pool.submit(run.wait, timeout) for run in (first, second)]
+
+    def _start(self, name: str, more: dict[str, Any]) -> processes.Running:
+        folder = self.folder / name
+        spec = {**self.spec, **more, "folder": str(folder), "workdir": str(folder / "work")}
+        return processes.start(spec, python=self.environment.python, layer=self.environment.layer)
+
+    def wait(self) -> Candidate:
+        """Wait for both runs, and compare them.
+
+        Raises:
+            CandidateUsage: the trainer or the task cannot be run as asked.
+        """
+        first, second = (future.result() for future in self._endings)
+        self._pool.shutdown()
+        if first.status == "usage":
+            assert first.outcome is not None
+            raise CandidateUsage(first.outcome["error"]["message"])
+        outcome = _outcome(first, self.timeout)
+        traces = [_trace(self.folder / name) for name in ("first", "second")]
+        if traces[0] is None or traces[1] is None:
+            itself, wavers, unsteady = None, None, frozenset()
+        else:
+            itself, wavers, unsteady = _against_itself(traces[0], traces[1], first.status == second.status == "completed")
+        captured = traces[1].manifest.get("captured", {}) if traces[1] is not None else {}
+        same = itself is not None and itself.identical and traces[1] is not None and traces[1].complete
+        return Candidate(
+            trace=traces[0],
+            full=self.folder / "second" if same else None,
+            complete=captured.get("left_out", 1) == 0,
+            ending=first,
+            outcome=outcome,
+            itself=itself,
+            wavers=wavers,
+            unsteady=unsteady,
+        )
+
+    def once_more(self, moments: list[list[Any]]) -> Path:
+        """Run the candidate again with the tensors of some moments in full; returns the trace's folder."""
+        run = self._start("again", {"capture": {"moments": moments}, "budget_bytes": 1 << 40})
+        run.wait(self.timeout)
+        return run.folder
+
+    def stop(self) -> None:
+        """Kill what still runs."""
+        processes.kill_all()
+
+
+def _trace(folder: Path) -> Trace | None:
+    try:
+        trace = open_trace(folder)
+    except NotComparable:
+        return None
+    return trace if len(trace) else None
+
+
+def _against_itself(
+    first: Trace, second: Trace, both_ended: bool
+) -> tuple[SelfCheck, Difference | None, frozenset[tuple[str, str]]]:
+    through = None if both_ended else min(first.last_update, second.last_update)
+    found = compare(first, second, RULES, through_update=through)
+    wavers = next(
+        (d for d in differences(first, second, replace(RULES, decimals=frozenset()), through_update=through) if d.decisive),
+        None,
+    )  # fmt: skip
+    unsteady = frozenset(difference.address[2:4] for difference in found.latent)
+    return SelfCheck(identical=wavers is None, addresses=found.addresses), wavers, unsteady
+
+
+def _outcome(ending: Ending, timeout: float | None) -> CandidateOutcome:
+    status = "timed_out" if ending.status == "hung" else ending.status
+    error = ending.outcome["error"] if ending.outcome else None
+    return CandidateOutcome(
+        status=status,  # type: ignore[arg-type]
+        updates=ending.outcome["updates"] if ending.outcome else None,
+        error=f"{error['type']}: {error['message']}" if error else None,
+        signal=ending.signal,
+        exit_code=ending.exit_code,
+        timeout=timeout if status == "timed_out" else None,
+        last_words=tuple(ending.last_words.splitlines()[-12:]) if status != "completed" else (),
+    )
+
+
+# Runs that agree with everything
+
+
+def idle_reason(reference: Trace, candidate: Trace) -> str | None:
+    """Why a comparison with this candidate would prove nothing; None if it trains."""
+    if candidate.last_update < 0:
+        return "the candidate made no update"
+    if all(_is_zero(row, candidate) for trace in (reference, candidate) for row in trace.rows_at(("consume", "gradient"))):
+        return "every gradient is zero in both runs"
+    start = {row.address.name: row.digest for row in candidate.rows_at(("start", "parameter"))}
+    end = {row.address.name: row.digest for row in candidate.rows_at(("update", "parameter"))}
+    if start and all(end.get(name, digest) == digest for name, digest in start.items()):
+        return "no parameter of the candidate changed"
+    return None
+
+
+_zeros: dict[tuple[str, tuple[int, ...], str], bytes] = {}
+
+
+def _is_zero(row: Row, trace: Trace) -> bool:
+    if row.dtype is None or row.shape is None:
+        return False
+    key = (row.dtype, tuple(row.shape), trace.digest)
+    if key not in _zeros:
+        _zeros[key] = digest_tensor(torch.zeros(key[1], dtype=getattr(torch, row.dtype)), trace.digest)
+    return row.digest == _zeros[key]
+
+
+Progress = Callable[[str], None]

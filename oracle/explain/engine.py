@@ -1,0 +1,371 @@
+"""Finds the readings under which the reference becomes the candidate, one cause after another.
+
+The loop is always the same. A replay differs from the candidate at some place. Numbers that the candidate recorded are
+taken over. Otherwise every decision whose plan departs by then is tried, alone, and the one after which the two agree
+furthest is adopted; if several do equally well, each is followed. Where nothing helps, the place is noted as
+unexplained, the candidate's values are pinned there, and the search goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from diffs.first import Difference, differences
+from diffs.trace import Trace
+from oracle.explain.numbers import Number, decay_as_a_whole, numbers, other_rates, taken
+from oracle.explain.options import Option, options, pairs
+from oracle.explain.standing import RULES, Standing, stand
+from oracle.replays import Pin, Reading, Replay, ReplayFailed, Replays
+from reference_loop.semantics import KNOBS
+
+MOST_CAUSES = 10
+MOST_PAIRS = 64
+MOST_BRANCHES = 3
+
+# Where the candidate's values are taken when a place stays unexplained: all that training reads behind it.
+PINS: dict[str, tuple[tuple[str, str], ...]] = {
+    "start": (("start", "parameter"), ("start", "buffer")),
+    "batch": (("consume", "gradient"), ("update", "buffer")),
+    "consume": (("consume", "gradient"), ("consume", "learning_rate")),
+    "update": (("update", "parameter"), ("update", "buffer"), ("update", "optimizer_state"), ("update", "scaler")),
+    "schedule": (("schedule", "learning_rate"), ("consume", "learning_rate")),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A decision that the candidate makes otherwise.
+
+    at: the difference that it removes. until: how the replay stands with it.
+    parameters: whom a number concerns; empty for knobs.
+    alternatives: options that do exactly as well.
+    """
+
+    knob: str
+    reference: Any
+    candidate: Any
+    effect: str
+    at: Difference
+    parameters: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A difference that nothing explains, and what was tried."""
+
+    at: Difference
+    trace: Trace
+    tried: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What the candidate's differences come from.
+
+    reading: the candidate as it is understood. replay, standing: the reference run under it, and how it stands.
+    causes, gaps: in the order in which they were met. latent: witnesses that differ without any decisive effect.
+    """
+
+    reading: Reading
+    replay: Replay
+    standing: Standing
+    causes: tuple[Found, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    latent: tuple[Difference, ...] = ()
+
+
+@dataclass
+class Explainer:
+    """Explains one candidate.
+
+    candidate: its trace. unsteady: witnesses that it does not repeat itself.
+    can_pin: whether its tensors are there in full.
+    progress: told in a few words what is tried.
+    """
+
+    replays: Replays
+    candidate: Trace
+    unsteady: frozenset[tuple[str, str]] = frozenset()
+    can_pin: bool = True
+    progress: Callable[[str], None] = lambda words: None
+    _known: dict[str, Replay | ReplayFailed] = field(default_factory=dict)
+
+    def explain(self, reading: Reading, replay: Replay) -> Explanation:
+        """Follow the differences from `replay`, the reference under `reading`, to the end."""
+        start = Explanation(reading=reading, replay=replay, standing=self._stand(replay))
+        return self._prune(self._follow(start))
+
+    # One step
+
+    def _follow(self, now: Explanation) -> Explanation:
+        """The explanation carried on until nothing differs or nothing helps."""
+        while not now.standing.clean and len(now.causes) + len(now.gaps) < MOST_CAUSES:
+            read = self._read_numbers(now)
+            if read is not None:
+                now = read
+                continue
+            best = self._adopt(now)
+            if len(best) == 1:
+                now = best[0]
+            elif best:
+                return self._branch(best)
+            elif now.standing.decisive is None:
+                now = self._note_latent(now)
+            else:
+                pinned = self._pin(now)
+                if pinned is None:
+                    return self._with_gap(now)
+                now = pinned
+        return now
+
+    def _branch(self, tied: list[Explanation]) -> Explanation:
+        """Follow several equally good steps, and keep the one that leaves least unexplained."""
+        ends = []
+        for step in tied[:MOST_BRANCHES]:
+            end = self._follow(step)
+            if not end.gaps:
+                return end
+            ends.append(end)
+        return max(ends, key=lambda end: (-len(end.gaps), end.standing.key))
+
+    def _adopt(self, now: Explanation) -> list[Explanation]:
+        """The best single decision, or pair of them; several if they do equally well; none if nothing helps."""
+        target = now.standing.decisive or now.standing.first
+        assert target is not None
+        through = max(target.address.update, 0)
+        single = options(now.reading, now.replay.samples, through)
+        if now.standing.decisive is None:
+            single = [option for option in single if KNOBS[option[0]].effect == "style"]
+        steps = self._try(now, [(option,) for option in single], through)
+        if not steps:
+            steps = self._try_rates(now)
+        if not steps and now.standing.decisive is not None:
+            site = now.standing.first or target
+            near = dict.fromkeys([*pairs(single, site.address.moment), *pairs(single, target.address.moment)])
+            steps = self._try(now, list(islice(near, MOST_PAIRS)), through)
+        return steps
+
+    def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int) -> list[Explanation]:
+        """Replay each choice through the difference, the ones that get past it to the end, and return the best."""
+        if not choices:
+            return []
+        self.progress(f"trying {len(choices)} decisions at update {through}")
+        readings = []
+        for choice in choices:
+            reading = now.reading
+            for name, value in choice:
+                reading = reading.with_knob(name, value)
+            readings.append(reading)
+        short = self.replays.run(*readings, through=through)
+        better = []
+        for choice, reading, replay in zip(choices, readings, short, strict=True):
+            if isinstance(replay, Replay):
+                standing = stand(replay.trace, self.candidate, unsteady=self.unsteady, through=through)
+                replay.trace.close()
+                if standing.key > now.standing.key:
+                    better.append((standing.key, choice, reading))
+        if not better:
+            return []
+        furthest = max(key for key, _, _ in better)
+        leading = [(choice, reading) for key, choice, reading in better if key == furthest]
+        full = self.replays.run(*(reading for _, reading in leading))
+        ends = [
+            (self._stand(replay), choice, reading, replay)
+            for (choice, reading), replay in zip(leading, full, strict=True)
+            if isinstance(replay, Replay)
+        ]
+        if not ends:
+            return []
+        best = max(standing.key for standing, *_ in ends)
+        tied = [end for end in ends if end[0].key == best]
+        return [self._step(now, end, [other[1] for other in tied if other is not end]) for end in tied]
+
+    def _step(self, now: Explanation, end: tuple[Any, ...], others: list[tuple[Option, ...]]) -> Explanation:
+        standing, choice, reading, replay = end
+        target = now.standing.decisive or now.standing.first
+        assert target is not None
+        alternatives = tuple(" and ".join(f"{name} = {value}" for name, value in other) for other in others)
+        causes = tuple(
+            Found(
+                knob=name,
+                reference=now.reading.semantics.value(name),
+                candidate=value,
+                effect=KNOBS[name].effect,
+                at=target,
+                alternatives=alternatives,
+            )
+            for name, value in choice
+        )
+        return replace(now, reading=reading, replay=replay, standing=standing, causes=now.causes + causes)
+
+    # Numbers
+
+    def _read_numbers(self, now: Explanation) -> Explanation | None:
+        """Take over the hyperparameters that differ by the update at hand; None if there are none."""
+        target = now.standing.decisive
+        if target is None:
+            return None
+        through = max(target.address.update, 0)
+        found = [
+            difference
+            for difference in differences(now.replay.trace, self.candidate, RULES, decisive_only=True, through_update=through)
+            if difference.address.kind == "hyperparameter"
+        ]  # fmt: skip
+        if not found:
+            return None
+        reading, causes = now.reading, now.causes
+        for number in numbers(found):
+            if number.name == "weight_decay":
+                whole = decay_as_a_whole(reading, number)
+                if whole is not None:
+                    values = (_default_decay(reading, number), whole.recipe.optimizer.weight_decay)
+                    causes += (self._number(number, target, values),)
+                    reading = whole
+                    continue
+                by_set = self._decay_set(now, number)
+                if by_set is not None:
+                    causes += (by_set,)
+                    reading = reading.with_knob(by_set.knob, by_set.candidate)
+                    continue
+            causes += (self._number(number, target),)
+            reading = taken(reading, number)
+        replay = self.replays.one(reading)
+        standing = self._stand(replay)
+        if standing.key == now.standing.key:  # taken over, and still the same: the record is not what it trains with
+            return None
+        return replace(now, reading=reading, replay=replay, standing=standing, causes=causes)
+
+    def _number(self, number: Number, at: Difference, values: tuple[Any, Any] | None = None) -> Found:
+        reference, candidate = values or (number.reference, number.candidate)
+        names = tuple(name for name in number.values if name)
+        everyone = len(names) >= len(self._everyone(number.name))
+        return Found(
+            knob=f"hyperparameter.{number.name}",
+            reference=reference,
+            candidate=candidate,
+            effect="semantic",
+            at=at,
+            parameters=() if everyone else names,
+        )
+
+    def _everyone(self, name: str) -> set[str]:
+        rows = (row.address.name for row in self.candidate.rows_at(("start", "hyperparameter")))
+        return {row.rpartition(".")[0] for row in rows if row.rpartition(".")[2] == name}
+
+    def _decay_set(self, now: Explanation, number: Number) -> Found | None:
+        """The value of `optimizer.decay_set` that explains which parameters decay, if one does."""
+        current = now.reading.semantics.optimizer.decay_set
+        values = [value for value in KNOBS["optimizer.decay_set"].values if value != current]
+        readings = [now.reading.with_knob("optimizer.decay_set", value) for value in values]
+        fitting = []
+        for value, replay in zip(values, self.replays.run(*readings, through=-1), strict=True):
+            if isinstance(replay, Replay):
+                left = differences(replay.trace, self.candidate, RULES, decisive_only=True, through_update=-1)
+                if not any(d.address.name.endswith(".weight_decay") for d in left):
+                    fitting.append(value)
+        if not fitting:
+            return None
+        chosen = "names" if "names" in fitting else fitting[0]
+        target = now.standing.decisive
+        assert target is not None
+        return Found(
+            knob="optimizer.decay_set",
+            reference=current,
+            candidate=chosen,
+            effect="semantic",
+            at=target,
+            parameters=tuple(number.values),
+            alternatives=tuple(f"optimizer.decay_set = {value}" for value in fitting if value != chosen),
+        )
+
+    def _try_rates(self, now: Explanation) -> list[Explanation]:
+        """Another base rate or schedule, where a learning rate is what differs."""
+        target = now.standing.decisive
+        if target is None or target.address.kind != "learning_rate":
+            return []
+        place, name = ("consume", "learning_rate"), target.address.name
+        sides = [
+            {row.address.update: row.content for row in trace.rows_at(place) if row.address.name == name}
+            for trace in (now.replay.trace, self.candidate)
+        ]
+        rates = [(sides[0][update], sides[1][update]) for update in sorted(sides[0].keys() & sides[1].keys())]
+        choices = other_rates(now.reading, rates)
+        ends = []
+        for (label, old, new, reading), replay in zip(choices, self.replays.run(*(c[3] for c in choices)), strict=True):
+            if isinstance(replay, Replay):
+                standing = self._stand(replay)
+                if standing.key > now.standing.key:
+                    cause = Found(
+                        knob=f"hyperparameter.{label}", reference=old, candidate=new, effect="semantic", at=target
+                    )
+                    step = replace(now, reading=reading, replay=replay, standing=standing, causes=(*now.causes, cause))
+                    ends.append(step)
+        best = max((end.standing.key for end in ends), default=None)
+        tied = [end for end in ends if end.standing.key == best]
+        others = tuple(f"{end.causes[-1].knob} = {end.causes[-1].candidate}" for end in tied[1:])
+        return [
+            replace(end, causes=(*end.causes[:-1], replace(end.causes[-1], alternatives=others))) for end in tied[:1]
+        ]
+
+    # Where nothing helps
+
+    def _note_latent(self, now: Explanation) -> Explanation:
+        """Leave a witness that differs without effect, and look for the next one."""
+        first = now.standing.first
+        assert first is not None
+        self.unsteady = self.unsteady | {first.address[2:4]}
+        return replace(now, standing=self._stand(now.replay), latent=(*now.latent, first))
+
+    def _with_gap(self, now: Explanation) -> Explanation:
+        target = now.standing.decisive
+        assert target is not None
+        through = max(target.address.update, 0)
+        tried = tuple(f"{name} = {value}" for name, value in options(now.reading, now.replay.samples, through))
+        return replace(now, gaps=(*now.gaps, Gap(at=target, trace=now.replay.trace, tried=tried)))
+
+    def _pin(self, now: Explanation) -> Explanation | None:
+        """Note a gap, take the candidate's values there and go on behind it; None if that does not lead on."""
+        target = now.standing.decisive
+        assert target is not None
+        moment, update = target.address.moment, max(target.address.update, 0)
+        if not self.can_pin or moment not in PINS or len(now.gaps) >= 3:
+            return None
+        first = -1 if moment == "start" else update
+        pins = tuple(Pin(at, kind, first) for at, kind in PINS[moment])
+        reading = replace(now.reading, pins=now.reading.pins + pins)
+        try:
+            replay = self.replays.one(reading)
+        except ReplayFailed:
+            return None
+        standing = self._stand(replay)
+        if standing.key <= now.standing.key:
+            return None
+        return replace(self._with_gap(now), reading=reading, replay=replay, standing=standing)
+
+    def _prune(self, found: Explanation) -> Explanation:
+        """Drop every cause without which the replay stands just as well."""
+        if len(found.causes) < 2:
+            return found
+        for cause in found.causes:
+            if cause.knob not in KNOBS or len(found.causes) < 2:
+                continue
+            reading = found.reading.with_knob(cause.knob, cause.reference)
+            (replay,) = self.replays.run(reading)
+            if isinstance(replay, Replay):
+                standing = self._stand(replay)
+                if standing.key >= found.standing.key:
+                    causes = tuple(other for other in found.causes if other is not cause)
+                    found = replace(found, reading=reading, replay=replay, standing=standing, causes=causes)
+        return found
+
+    def _stand(self, replay: Replay) -> Standing:
+        return stand(replay.trace, self.candidate, unsteady=self.unsteady)
+
+
+def _default_decay(reading: Reading, number: Number) -> Any:
+    stated = reading.recipe.optimizer.weight_decay
+    return number.reference if stated is None else stated

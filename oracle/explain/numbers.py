@@ -1,0 +1,104 @@
+"""Plain numbers that the candidate uses: read from its records, never searched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diffs.first import Difference
+from oracle.replays import Reading
+from reference_loop.recipe import Clip, RecipeError
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number on which the two sides differ.
+
+    name: the optimizer's argument, or `max_norm`, `max_value`.
+    values: for each parameter (or "" for the whole run) the reference's and the candidate's.
+    """
+
+    name: str
+    values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Any:
+        """The reference's value; the commonest where parameters differ."""
+        return _commonest(reference for reference, _ in self.values.values())
+
+    @property
+    def candidate(self) -> Any:
+        """The candidate's value; the commonest where parameters differ."""
+        return _commonest(candidate for _, candidate in self.values.values())
+
+
+def numbers(found: Iterable[Difference]) -> list[Number]:
+    """The differing hyperparameters among differences, by name, in the order in which they come."""
+    grouped: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for difference in found:
+        parameter, _, name = difference.address.name.rpartition(".")
+        sides = tuple(row.content if row else None for row in (difference.reference, difference.candidate))
+        grouped.setdefault(name, {}).setdefault(parameter, sides)  # type: ignore[arg-type]
+    return [Number(name, values) for name, values in grouped.items()]
+
+
+def taken(reading: Reading, number: Number) -> Reading:
+    """The reading with the candidate's number in place of the reference's."""
+    if number.name in ("max_norm", "max_value"):
+        clip = None if number.candidate is None else Clip(**{number.name: float(number.candidate)})
+        return replace(reading, recipe=replace(reading.recipe, clip=clip))
+    overrides = {f"{name}.{number.name}": candidate for name, (_, candidate) in number.values.items()}
+    return replace(reading, overrides={**reading.overrides, **overrides})
+
+
+def decay_as_a_whole(reading: Reading, number: Number) -> Reading | None:
+    """The reading with the candidate's weight decay for all parameters that decay at all; None if it has that already."""
+    positive = [candidate for _, candidate in number.values.values() if candidate]
+    if not positive or _commonest(positive) == reading.recipe.optimizer.weight_decay:
+        return None
+    optimizer = replace(reading.recipe.optimizer, weight_decay=float(_commonest(positive)))
+    return replace(reading, recipe=replace(reading.recipe, optimizer=optimizer))
+
+
+def other_rates(reading: Reading, rates: list[tuple[float, float]]) -> list[tuple[str, Any, Any, Reading]]:
+    """Readings in which the learning rates come from another base rate or another schedule.
+
+    rates: the reference's and the candidate's rate, update by update.
+    Returns (name, reference's value, candidate's value, reading).
+    """
+    recipe = reading.recipe
+    found: list[tuple[str, Any, Any, Reading]] = []
+    ratios = {candidate / reference for reference, candidate in rates if reference and candidate}
+    if len(ratios) >= 1:
+        candidates = [c for _, c in rates]
+        for lr in dict.fromkeys([recipe.optimizer.lr * ratio for ratio in sorted(ratios)[:2]] + [max(candidates)]):
+            if lr != recipe.optimizer.lr:
+                changed = replace(recipe, optimizer=replace(recipe.optimizer, lr=lr))
+                found.append(("lr", recipe.optimizer.lr, lr, replace(reading, recipe=changed)))
+    from reference_loop.recipe import Schedule
+
+    now = recipe.schedule or Schedule(name="constant")
+    rising = max(range(len(rates)), key=lambda t: rates[t][1], default=0)
+    for name in ("constant", "linear", "cosine"):
+        for warmup in dict.fromkeys((now.warmup, rising, 0)):
+            if (name, warmup) != (now.name, now.warmup):
+                try:
+                    changed = replace(recipe, schedule=Schedule(name=name, warmup=warmup))
+                except RecipeError:
+                    continue
+                label = "schedule" if name != now.name else "warmup"
+                values = (now.name, name) if label == "schedule" else (now.warmup, warmup)
+                found.append((label, *values, replace(reading, recipe=changed)))
+    return found
+
+
+def _commonest(values: Iterable[Any]) -> Any:
+    counted = Counter(_frozen(value) for value in values)
+    value = counted.most_common(1)[0][0]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,66 @@
+"""How far a replay agrees with the candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from diffs.first import Difference, Rules, differences
+from diffs.trace import Trace
+from reference_loop.moments import MOMENTS, OPTIONAL_KINDS, Address, causal_key
+
+RULES = Rules(
+    optional=OPTIONAL_KINDS,
+    decimals=frozenset({("log", "metric"), ("evaluate", "metric")}),
+    changes={("consume", "hyperparameter"): ("start", "hyperparameter")},
+)
+"""How traces of a reference and a candidate are paired."""
+
+Key = tuple[tuple[float, ...], tuple[float, ...]]
+_END: tuple[float, ...] = (float("inf"),)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a replay first differs from the candidate.
+
+    decisive: the first difference that makes a verdict; None if there is none.
+    first: the first difference of any kind.
+    """
+
+    decisive: Difference | None
+    first: Difference | None
+
+    @property
+    def key(self) -> Key:
+        """Sorts standings: the later the first decisive difference, then the first of any kind, the better."""
+        return _rank(self.decisive), _rank(self.first)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing differs at all."""
+        return self.first is None
+
+
+def stand(
+    reference: Trace, candidate: Trace, *, unsteady: Collection[tuple[str, str]] = (), through: int | None = None
+) -> Standing:
+    """Compare a replay with the candidate until both first differences are known.
+
+    unsteady: (moment, kind) of witnesses that say nothing, because the candidate does not repeat them.
+    through: the last update to look at.
+    """
+    first = None
+    for difference in differences(reference, candidate, RULES, through_update=through):
+        if difference.decisive:
+            return Standing(difference, first or difference)
+        if first is None and difference.address[2:4] not in unsteady:
+            first = difference
+    return Standing(None, first)
+
+
+def _rank(difference: Difference | None) -> tuple[float, ...]:
+    if difference is None:
+        return _END
+    address = Address(*difference.address)
+    return (*causal_key(address), 0 if MOMENTS[address.moment][address.kind] else 1)

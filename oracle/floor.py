@@ -1,0 +1,127 @@
+"""The noise floor, measured: is a difference no larger than float rounding makes it, judged one update at a time?
+
+Every update starts from the state that the candidate had. From there the reference computes the update twice: in the
+recipe's precision, and in float64, which stands for the truth. The candidate's error against the truth may be a small
+multiple of the reference's own. Then the candidate's values are pinned and the next update is judged, so that errors
+never pile up and a real mistake cannot hide behind old rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from reference_loop import randomness
+from reference_loop.moments import Address
+from reference_loop.operations import Fetch, Operation, Start
+from reference_loop.recipe import Precision
+from reference_loop.state import State
+
+# Calibrated in tests/oracle/test_floor.py: healthy arithmetic stays below, a systematic error of 0.1 % is far above.
+MULTIPLE = 4.0
+EPSILONS = 4.0
+# A reference that is itself this far from float64 says that the two did not compute the same thing.
+HOPELESS = 0.1
+
+JUDGED = frozenset({
+    ("consume", "gradient"), ("consume", "learning_rate"), ("schedule", "learning_rate"),
+    ("update", "parameter"), ("update", "buffer"), ("update", "optimizer_state"),
+})  # fmt: skip
+
+
+def judge(
+    operations: Iterable[Operation], state: State, candidate: Mapping[Address, Any], *, through: int | None = None
+) -> list[dict[str, Any]]:
+    """Every judged value that differs from the candidate's, each with its error and what the floor allows.
+
+    candidate: the candidate's values in full.
+    through: the last update to judge.
+    Returns, in causal order, dicts of `address`, `error` and `allowance` (2-norms over the tensor; a rate's absolute
+    value) and `within`, which is written in the positive, so that NaN is beyond.
+    """
+    found: list[dict[str, Any]] = []
+    truth: State | None = None
+    truths: dict[Address, torch.Tensor] = {}
+    update = None
+    for operation in operations:
+        now = getattr(operation, "update", update)
+        if through is not None and now is not None and now > through:
+            break
+        if now != update and not isinstance(operation, Start):
+            update, truth, truths = now, in_float64(state), {}
+        generators = randomness.snapshot()
+        if truth is not None and not isinstance(operation, Fetch):
+            for address, value in operation.do(truth):
+                if address[2:4] in JUDGED and isinstance(value, torch.Tensor):
+                    truths[address] = value.detach().clone()
+                    if address in candidate:
+                        truth.put(address, candidate[address].double())
+            randomness.restore(generators)
+        for address, value in operation.do(state):
+            if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
+                other = candidate[address]
+                verdict = _compare(address, value, other, truths.get(address))
+                if verdict is not None:
+                    found.append(verdict)
+                state.put(address, other)
+        if isinstance(operation, Fetch) and truth is not None:
+            _share(state, truth)
+        if truth is not None:
+            truth.found_inf, truth.skipped = state.found_inf, state.skipped
+    return found
+
+
+def in_float64(state: State) -> State:
+    """A copy of a run's state that computes in float64, from the same numbers."""
+    model = copy.deepcopy(state.model).double()
+    twin = copy.copy(state)
+    twin.model = model
+    twin.recipe = replace(state.recipe, precision=Precision(dtype="float32"))
+    twin.parameters, twin.buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for name, gradient in state.gradients().items():
+        twin.parameters[name].grad = gradient.double()
+    twin.optimizer_state = {
+        name: {key: value.double() if value.ndim else value.clone() for key, value in kept.items()}
+        for name, kept in state.optimizer_state.items()
+    }
+    twin.scaler = copy.deepcopy(state.scaler)
+    twin.ema = {name: value.double() for name, value in state.ema.items()}
+    twin.batches, twin.units, twin.losses = {}, state.units, []
+    twin.workdir = None
+    _share(state, twin)
+    return twin
+
+
+def _share(state: State, twin: State) -> None:
+    for key, batch in state.batches.items():
+        twin.batches[key] = {
+            name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for name, value in batch.items()
+        }
+
+
+def _compare(address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None) -> dict[str, Any] | None:
+    if not isinstance(reference, torch.Tensor):
+        if reference == candidate:
+            return None
+        error, allowance = abs(candidate - reference), EPSILONS * torch.finfo(torch.float64).eps * abs(reference)
+    else:
+        if reference.dtype == candidate.dtype and torch.equal(reference, candidate):
+            return None
+        if truth is None or reference.shape != candidate.shape or not reference.is_floating_point():
+            return {"address": address, "error": None, "allowance": None, "within": False}
+        own = _norm(reference.double() - truth)
+        error = _norm(candidate.double() - truth)
+        size = _norm(truth)
+        if not own <= HOPELESS * size:
+            return {"address": address, "error": None, "allowance": None, "within": False}
+        allowance = max(MULTIPLE * own, EPSILONS * torch.finfo(reference.dtype).eps * size)
+    return {"address": address, "error": error, "allowance": allowance, "within": bool(error <= allowance)}
+
+
+def _norm(value: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(value))

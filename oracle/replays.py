@@ -1,0 +1,170 @@
+"""Reference runs on request, each in a fresh process, answered as traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from diffs.trace import Trace, open_trace
+from oracle.errors import OracleError
+from oracle.processes import ROOT, pinned
+from reference_loop.recipe import Recipe, to_dict
+from reference_loop.semantics import Semantics
+
+
+class ReplayFailed(OracleError):
+    """A reference run that raised, with what it raised."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Take the candidate's values at a moment and kind, from an update on."""
+
+    moment: str
+    kind: str
+    update: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a run is read: what is trained, under which semantics, with which numbers and values taken from elsewhere.
+
+    overrides: "<parameter>.<argument>" -> number, for single parameters of the optimizer.
+    pins: places at which the candidate's values are taken.
+    """
+
+    recipe: Recipe
+    semantics: Semantics
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    pins: tuple[Pin, ...] = ()
+
+    def with_knob(self, name: str, value: str) -> Reading:
+        """The same reading with one knob at another value."""
+        return replace(self, semantics=self.semantics.with_(name, value))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a reference run left: its trace, the first NaN in what it keeps, and the floor's findings where asked."""
+
+    folder: Path
+    samples: int
+    nan: list[Any] | None = None
+    local: list[dict[str, Any]] | None = None
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The recorded run."""
+        return open_trace(self.folder)
+
+
+class Replays:
+    """A server of reference runs for one task.
+
+    folder: where traces go, one folder a run.
+    candidate: the folder of the candidate's trace with tensors in full, for pins; set once it is there.
+    count: runs so far.
+    """
+
+    def __init__(self, task: str, recipe: Recipe, folder: Path, *, digest: str, threads: int, device: str) -> None:
+        self.folder, self.digest, self.device = folder, digest, device
+        self.candidate: Path | None = None
+        self.count = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        spec = folder / "spec.json"
+        spec.write_text(json.dumps({
+            "task": task, "seed": recipe.seed, "threads": threads, "processes": os.cpu_count() or 1, "parent": os.getpid(),
+        }))  # fmt: skip
+        environment = pinned(threads)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+        self._log = folder / "stderr.txt"
+        with open(self._log, "wb") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "oracle.replayer", str(spec)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
+            )  # fmt: skip
+        self._ready = False
+
+    def run(
+        self,
+        *readings: Reading,
+        through: int | None = None,
+        capture: dict[str, Any] | None = None,
+        local: bool = False,
+    ) -> list[Replay | ReplayFailed]:
+        """Run the reference under each reading; one that raises gives its error in place of a run.
+
+        through: the last update to train; None trains to the end.
+        capture: tensors to keep in full, as a worker's spec has it.
+        local: judge every difference from the candidate by the noise floor, in place of recording a trace.
+        """
+        requests = []
+        for reading in readings:
+            self.count += 1
+            requests.append({
+                "folder": str(self.folder / f"{self.count:04d}"),
+                "recipe": to_dict(reading.recipe),
+                "semantics": reading.semantics.flat(),
+                "overrides": dict(reading.overrides),
+                "pins": self._pins(reading.pins),
+                "local": str(self.candidate) if local else None,
+                "through": through,
+                "capture": capture,
+                "budget_bytes": 1 << 40 if capture else 0,
+                "digest": self.digest,
+                "device": self.device,
+            })  # fmt: skip
+        outcomes = self._ask(requests)
+        return [
+            ReplayFailed(f"{outcome['error']['type']}: {outcome['error']['message']}")
+            if outcome["error"]
+            else Replay(Path(request["folder"]), outcome["samples"], outcome["nan"], outcome.get("local"))
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+
+    def one(self, reading: Reading, **options: Any) -> Replay:
+        """Run the reference under one reading.
+
+        Raises:
+            ReplayFailed: it raised.
+        """
+        (found,) = self.run(reading, **options)
+        if isinstance(found, ReplayFailed):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.kill()
+        self._server.wait()
+
+    def _pins(self, pins: Sequence[Pin]) -> dict[str, Any] | None:
+        if not pins:
+            return None
+        return {"trace": str(self.candidate), "places": [[pin.moment, pin.kind, pin.update] for pin in pins]}
+
+    def _ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not self._ready:
+            first = self._line()
+            if first.get("error"):
+                raise ReplayFailed(f"the task cannot be loaded: {first['error']['message']}")
+            self._ready = True
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(requests) + "\n")
+        self._server.stdin.flush()
+        return self._line()
+
+    def _line(self) -> Any:
+        assert self._server.stdout is not None
+        line = self._server.stdout.readline()
+        if not line:
+            words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
+            raise ReplayFailed("the reference's process ended: " + " | ".join(words))
+        return json.loads(line)
