@@ -102,7 +102,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     randomness.seed(spec["recipe"].get("seed", 0))
     wanted, budget = capture(spec["capture"]), spec["budget_bytes"]
     writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
-    recorder = Recorder(writer.put, writer.commit)
+    recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
     error: BaseException | None = None
     interrupted = False
     loaded = time.time()
