@@ -88,7 +88,10 @@ class Optimizer:
         states = self.of.state
         for name, parameter, _ in self.parameters():
             for key, value in states.get(parameter, {}).items():
-                yield from leaves(f"{name}.{key}", value)
+                if isinstance(value, Tensor):  # nearly always, and many
+                    yield f"{name}.{key}", value
+                else:
+                    yield from leaves(f"{name}.{key}", value)
 
     def arguments(self) -> Iterator[tuple[str, Any]]:
         """Yield `<parameter>.<argument>` where it is new or changed since the last call.

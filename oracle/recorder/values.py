@@ -15,9 +15,9 @@ def readable(value: Any) -> Any:
     """A tensor without its history, and dense; anything else as it is."""
     if not isinstance(value, Tensor):
         return value
-    if value.layout is not torch.strided:
-        value = value.to_dense()
-    return value.detach() if value.requires_grad else value
+    if value.requires_grad:
+        value = value.detach()
+    return value if value.layout is torch.strided else value.to_dense()
 
 
 def plain(value: Any) -> Any:
