@@ -59,6 +59,8 @@ class Adapter:
                     scheduler.step()
                     optimizer.zero_grad()
                 place.batch += 1
+                if accelerator.gradient_state.end_of_dataloader:
+                    place.epoch, place.batch = place.epoch + 1, 0
                 losses.append(loss.detach())
                 if accelerator.sync_gradients:
                     place.updates += 1
@@ -66,21 +68,21 @@ class Adapter:
                     losses = []
                     if place.updates == recipe.updates:
                         break
-            place.epoch, place.batch = place.epoch + 1, 0
 
 
 def accelerator_arguments(job: Any) -> dict[str, Any]:
-    """The arguments of `Accelerator` that the job's recipe states, and the device where that is not the default."""
+    """The arguments of `Accelerator` that the job's recipe states, and the job's device."""
     recipe = job.recipe
-    arguments: dict[str, Any] = {"gradient_accumulation_steps": recipe.accumulation}
+    arguments: dict[str, Any] = {
+        "gradient_accumulation_steps": recipe.accumulation,
+        "cpu": job.device.type == "cpu",
+    }
     if recipe.precision.dtype != "float32":
         arguments["mixed_precision"] = {"bfloat16": "bf16", "float16": "fp16"}[recipe.precision.dtype]
     if recipe.scaler is not None:
         from accelerate.utils import GradScalerKwargs
 
         arguments["kwargs_handlers"] = [GradScalerKwargs(**vars(recipe.scaler))]
-    if job.device.type == "cpu" and torch.cuda.is_available():
-        arguments["cpu"] = True
     return arguments
 
 

@@ -74,12 +74,11 @@ class Adapter:
 
 
 def training_arguments(job: Any) -> dict[str, Any]:
-    """The arguments of `TrainingArguments` that the job's recipe states, and the run's own folder and device."""
+    """The arguments of `TrainingArguments` that the job's recipe states, and the run's surroundings."""
     from transformers import TrainingArguments
 
     recipe = job.recipe
     arguments = {
-        "output_dir": str(job.workdir),
         "seed": recipe.seed,
         "per_device_train_batch_size": recipe.batch_size,
         "gradient_accumulation_steps": recipe.accumulation,
@@ -140,13 +139,11 @@ def schedule_arguments(schedule: Any) -> dict[str, Any]:
 
 
 def surroundings(job: Any) -> dict[str, Any]:
-    """What keeps a run on the job's device and off the network, where the defaults would not."""
+    """What keeps a run in the job's folder, on its device, and off the network where the default is not."""
     from transformers import TrainingArguments
     from transformers.integrations import integration_utils
 
-    arguments: dict[str, Any] = {}
-    if job.device.type == "cpu" and (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        arguments["use_cpu"] = True
+    arguments: dict[str, Any] = {"output_dir": str(job.workdir), "use_cpu": job.device.type == "cpu"}
     reports = TrainingArguments.__dataclass_fields__["report_to"].default != "none"
     if reports and integration_utils.get_available_reporting_integrations():
         arguments["report_to"] = "none"
@@ -179,6 +176,8 @@ def wrapped(job: Any, model: torch.nn.Module, names: list[str]) -> torch.nn.Modu
 
     class Wrapped(torch.nn.Module):
         """The task's model with its loss."""
+
+        _keys_to_ignore_on_save = None  # `Trainer` asks for it when a checkpoint lacks a tied name
 
         def __init__(self) -> None:
             super().__init__()
