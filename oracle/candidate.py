@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +19,8 @@ from oracle.environment import Environment
 from oracle.errors import OracleError
 from oracle.explain.standing import RULES
 from oracle.processes import Ending
+from oracle.replays import Server
 from oracle.result import CandidateOutcome, SelfCheck
-
-FULL_BYTES = 512 << 20  # tensors of the second run that are kept in full, before elements need a run of their own
 
 
 class CandidateUsage(OracleError):
@@ -61,17 +60,16 @@ class Candidate:
 
 
 class Runs:
-    """Two runs of one candidate, going on at the same time."""
+    """Two runs of one candidate, going on at the same time in fresh processes."""
 
     def __init__(self, spec: dict[str, Any], folder: Path, environment: Environment, timeout: float | None) -> None:
         self.folder, self.environment, self.timeout, self.spec = folder, environment, timeout, spec
-        first, second = self._start("first", {}), self._start("second", {"capture": "all", "budget_bytes": FULL_BYTES})
+        first, second = self._start("first", {}), self._start("second", FULL)
         self._pool = ThreadPoolExecutor(2)
         self._endings: list[Future[Ending]] = [self._pool.submit(run.wait, timeout) for run in (first, second)]
 
     def _start(self, name: str, more: dict[str, Any]) -> processes.Running:
-        folder = self.folder / name
-        spec = {**self.spec, **more, "folder": str(folder), "workdir": str(folder / "work")}
+        spec = {**self.spec, **more, **_folders(self.folder / name)}
         return processes.start(spec, python=self.environment.python, layer=self.environment.layer)
 
     def wait(self) -> Candidate:
@@ -82,27 +80,7 @@ class Runs:
         """
         first, second = (future.result() for future in self._endings)
         self._pool.shutdown()
-        if first.status == "usage":
-            assert first.outcome is not None
-            raise CandidateUsage(first.outcome["error"]["message"])
-        outcome = _outcome(first, self.timeout)
-        traces = [_trace(self.folder / name) for name in ("first", "second")]
-        if traces[0] is None or traces[1] is None:
-            itself, wavers, unsteady = None, None, frozenset()
-        else:
-            itself, wavers, unsteady = _against_itself(traces[0], traces[1], first.status == second.status == "completed")
-        captured = traces[1].manifest.get("captured", {}) if traces[1] is not None else {}
-        same = itself is not None and itself.identical and traces[1] is not None and traces[1].complete
-        return Candidate(
-            trace=traces[0],
-            full=self.folder / "second" if same else None,
-            complete=captured.get("left_out", 1) == 0,
-            ending=first,
-            outcome=outcome,
-            itself=itself,
-            wavers=wavers,
-            unsteady=unsteady,
-        )
+        return assemble(self.folder, first, second, self.timeout)
 
     def once_more(self, moments: list[list[Any]]) -> Path:
         """Run the candidate again with the tensors of some moments in full; returns the trace's folder."""
@@ -110,9 +88,68 @@ class Runs:
         run.wait(self.timeout)
         return run.folder
 
-    def stop(self) -> None:
-        """Kill what still runs."""
-        processes.kill_all()
+
+class WarmRuns:
+    """The same two runs as forks of a server that has torch imported: for many candidates of our own environment."""
+
+    def __init__(self, spec: dict[str, Any], folder: Path, server: Server, timeout: float | None) -> None:
+        self.folder, self.server, self.timeout = folder, server, timeout
+        self.spec = {**processes.DEFAULTS, "timeout": timeout, **spec}
+
+    def _ask(self, *named: tuple[str, dict[str, Any]]) -> list[Ending]:
+        now = time.time()
+        asked = [{**self.spec, **more, "started": now, **_folders(self.folder / name)} for name, more in named]
+        for request in asked:
+            Path(request["workdir"]).mkdir(parents=True)
+        return [
+            processes.ending_of_fork(Path(r["folder"]), o) for r, o in zip(asked, self.server.ask(asked), strict=True)
+        ]
+
+    def wait(self) -> Candidate:
+        """Run twice, and compare. Raises CandidateUsage as `Runs.wait` does."""
+        first, second = self._ask(("first", {}), ("second", FULL))
+        return assemble(self.folder, first, second, self.timeout)
+
+    def once_more(self, moments: list[list[Any]]) -> Path:
+        """Run the candidate again with the tensors of some moments in full; returns the trace's folder."""
+        self._ask(("again", {"capture": {"moments": moments}, "budget_bytes": 1 << 40}))
+        return self.folder / "again"
+
+
+FULL = {"capture": "all", "budget_bytes": 512 << 20}
+"""The second run keeps its tensors, up to a size at which elements rather get a run of their own."""
+
+
+def _folders(folder: Path) -> dict[str, str]:
+    return {"folder": str(folder), "workdir": str(folder / "work")}
+
+
+def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None) -> Candidate:
+    """The candidate whose two runs, in `folder`, have ended.
+
+    Raises:
+        CandidateUsage: the trainer or the task cannot be run as asked.
+    """
+    if first.status == "usage":
+        assert first.outcome is not None
+        raise CandidateUsage(first.outcome["error"]["message"])
+    traces = [_trace(folder / name) for name in ("first", "second")]
+    itself, wavers, unsteady = None, None, frozenset[tuple[str, str]]()
+    if traces[0] is not None and traces[1] is not None:
+        both_ended = first.status == second.status == "completed"
+        itself, wavers, unsteady = _against_itself(traces[0], traces[1], both_ended)
+    captured = traces[1].manifest.get("captured", {}) if traces[1] is not None else {}
+    same = itself is not None and itself.identical and traces[1] is not None and traces[1].complete
+    return Candidate(
+        trace=traces[0],
+        full=folder / "second" if same else None,
+        complete=captured.get("left_out", 1) == 0,
+        ending=first,
+        outcome=_outcome(first, timeout),
+        itself=itself,
+        wavers=wavers,
+        unsteady=unsteady,
+    )
 
 
 def _trace(folder: Path) -> Trace | None:
@@ -157,7 +194,9 @@ def idle_reason(reference: Trace, candidate: Trace) -> str | None:
     """Why a comparison with this candidate would prove nothing; None if it trains."""
     if candidate.last_update < 0:
         return "the candidate made no update"
-    if all(_is_zero(row, candidate) for trace in (reference, candidate) for row in trace.rows_at(("consume", "gradient"))):
+    if all(
+        _is_zero(row, candidate) for trace in (reference, candidate) for row in trace.rows_at(("consume", "gradient"))
+    ):
         return "every gradient is zero in both runs"
     start = {row.address.name: row.digest for row in candidate.rows_at(("start", "parameter"))}
     end = {row.address.name: row.digest for row in candidate.rows_at(("update", "parameter"))}
@@ -176,6 +215,3 @@ def _is_zero(row: Row, trace: Trace) -> bool:
     if key not in _zeros:
         _zeros[key] = digest_tensor(torch.zeros(key[1], dtype=getattr(torch, row.dtype)), trace.digest)
     return row.digest == _zeros[key]
-
-
-Progress = Callable[[str], None]

@@ -17,15 +17,15 @@ from diffs.captured import read_tensors
 from diffs.first import Comparison, Difference, compare
 from diffs.verdict import Policy, passes
 from oracle import environment, processes, tasks, trainers
-from oracle.candidate import Candidate, Runs, idle_reason
+from oracle.candidate import Candidate, Runs, WarmRuns, idle_reason
 from oracle.errors import OutputError
 from oracle.explain.engine import Explainer, Explanation, Found, Gap
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
 from oracle.explain.standing import RULES, stand
-from oracle.replays import Reading, Replay, ReplayFailed, Replays
+from oracle.replays import Reading, Replay, ReplayFailed, Replays, Server
 from oracle.result import Accepted, At, Cause, Compared, FirstDivergence, Latent, OneSided, Result, Site, Unexplained
-from reference_loop.moments import Address, causal_key
+from reference_loop.moments import MOMENTS, Address, causal_key
 from reference_loop.recipe import Recipe, to_dict
 from reference_loop.semantics import KNOBS, Semantics
 
@@ -60,36 +60,42 @@ class Request:
 Progress = Callable[[str], None]
 
 
-def check(request: Request, progress: Progress = lambda words: None) -> Result:
+def check(request: Request, progress: Progress = lambda words: None, server: Server | None = None) -> Result:
     """Train twice by the candidate and once by the reference, compare, and explain what differs.
+
+    server: runs the candidate and the reference in forks that share its imports, for many checks in our own
+        environment; None gives each of the candidate's runs an interpreter of its own.
 
     Raises:
         OracleError: the task, the trainer or the environment cannot be used as asked.
     """
     started = time.monotonic()
-    semantics = Semantics.of(request.recipe)
+    task = str(tasks.find_task(request.task))
+    reading = Reading(recipe=request.recipe, semantics=Semantics.of(request.recipe))
     with _folder(request.folder) as folder:
         place = environment.prepare(
             request.requirements, python=request.python, allow_torch=request.allow_torch, say=progress
         )
         progress("running the candidate twice, and the reference")
-        replays = Replays(
-            str(tasks.find_task(request.task)), request.recipe, folder / "replays",
-            digest=place.digest, threads=request.threads, device=request.device,
-        )  # fmt: skip
+        spec = _spec(request, reading.semantics, place.digest)
+        warm = server or Server(folder, task=task, threads=request.threads, python=place.python, layer=place.layer)
         try:
-            runs = Runs(_spec(request, semantics, place.digest), folder / "candidate", place, request.timeout)
-            reading = Reading(recipe=request.recipe, semantics=semantics)
-            reference = replays.run(reading)[0]
+            runs: Runs | WarmRuns
+            if server is None:
+                runs = Runs(spec, folder / "candidate", place, request.timeout)
+            else:
+                runs = WarmRuns(spec, folder / "candidate", server, request.timeout)
+            replays = Replays(warm, task, folder / "replays", digest=place.digest, device=request.device)
+            (reference,) = replays.run(reading)
             candidate = runs.wait()
             if isinstance(reference, ReplayFailed):
                 raise reference
             replays.candidate = candidate.full
-            case = Case(request, reading, reference, candidate, replays, runs, progress)
-            result = case.judge()
+            result = Case(request, reading, reference, candidate, replays, runs, progress).judge()
         finally:
-            processes.kill_all()
-            replays.close()
+            if server is None:
+                processes.kill_all()
+                warm.close()
     seconds = {"total": time.monotonic() - started, "layer": place.seconds, **_share(candidate)}
     return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
 
@@ -103,14 +109,16 @@ class Case:
     reference: Replay
     candidate: Candidate
     replays: Replays
-    runs: Runs
+    runs: Runs | WarmRuns
     progress: Progress
 
     def judge(self) -> Result:
         """The verdict with everything that supports it, the cheap reasons to give none first."""
         candidate = self.candidate
         if candidate.trace is None:
-            return self._result("not_comparable", reason=None if not candidate.ended else "the candidate recorded nothing")
+            return self._result(
+                "not_comparable", reason=None if not candidate.ended else "the candidate recorded nothing"
+            )
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=self._elements(candidate.wavers, against_itself=True))
         through = None if candidate.ended else candidate.last_complete_update
@@ -160,10 +168,16 @@ class Case:
             verdict,
             compared=compared,
             first=first,
-            site=find_site(self.reference.trace, trace, compared.first) if compared.first else None,
+            site=self._site(compared.first, found) if compared.first else None,
             found=found,
             gaps=() if within else gaps,
         )
+
+    def _site(self, first: Difference, found: Explanation) -> Site:
+        assert self.candidate.trace is not None
+        origin = next((cause.origin for cause in found.causes if cause.at == first and cause.origin), None)
+        silent = self.candidate.unsteady | {difference.address[2:4] for difference in found.latent}
+        return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=silent)
 
     def _floor(self, found: Explanation) -> list[dict[str, Any]] | None:
         """What the noise floor says of every value, from the understood reading on; None where it cannot be measured."""
@@ -270,10 +284,14 @@ class Case:
         latent = tuple(_latent(difference) for difference in (found.latent if found else ()))
         unexplained = tuple(self._unexplained(gap) for gap in gaps)
         accepted = tuple(_accepted(self.request.recipe, causes))
-        pardoned = bool(causes) and not unexplained and {c.knob for c in causes if c.effect == "semantic"} <= {
-            a.cause for a in accepted if not a.expired
-        }
-        passed = passes(verdict, self.request.policy, first.ulp if first else None) or (verdict == "diverged" and pardoned)  # type: ignore[arg-type]
+        pardoned = (
+            bool(causes)
+            and not unexplained
+            and {c.knob for c in causes if c.effect == "semantic"} <= {a.cause for a in accepted if not a.expired}
+        )
+        passed = passes(verdict, self.request.policy, first.ulp if first else None) or (
+            verdict == "diverged" and pardoned
+        )  # type: ignore[arg-type]
         passed = passed and not (self.request.strict and latent)
         return Result(
             command="check",
@@ -382,9 +400,12 @@ def _latent(difference: Difference) -> Latent:
 
 
 def _one_sided(compared: Comparison) -> Iterator[OneSided]:
+    """Decisive values of one side alone, by place. A threshold that only the reference states is no value: it is none."""
     places: dict[tuple[str, str, str], list[Any]] = {}
     for group in compared.unmatched:
         key = (group.side, group.first.moment, group.first.kind)
+        if not MOMENTS[group.first.moment][group.first.kind] or group.first.name in ("max_norm", "max_value"):
+            continue
         known = places.setdefault(key, [group.first.name, 0])
         known[1] += group.rows
     for (side, moment, kind), (name, rows) in places.items():

@@ -7,6 +7,8 @@ A command returns its exit code (0 match, 1 diverged, 2 usage, 3 not decidable);
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in ours
     try:
         rest = [word for word in ours if word != "--debug"] + given[len(ours) :]
-        return cli.main(rest, prog_name="oracle", standalone_mode=False) or 0
+        return cli.main(rest, prog_name="oracle", standalone_mode=False, obj=given) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -198,3 +200,148 @@ def doctor(file: str | None) -> int:
             click.echo(f"{check.name}: {check.advice}")
     click.echo("This machine can decide exactly." if able else "This machine cannot decide exactly.")
     return 0 if able else UNDECIDED
+
+
+# oracle plan, oracle check
+
+
+def _recipe(command: Any) -> Any:
+    """The options that say what is trained."""
+    for option in (
+        click.option("--seed", type=int, metavar="N", help="Short for --set seed=N."),
+        click.option("--epochs", type=int, metavar="N", help="Short for --set epochs=N."),
+        click.option("--updates", type=int, metavar="N", help="Short for --set updates=N."),
+        click.option(
+            "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a value of the recipe: optimizer.lr=0.1."
+        ),
+        click.option(
+            "--recipe", "file", metavar="FILE", help="The recipe, a TOML file; a built-in task has one of its own."
+        ),
+        click.argument("task"),
+    ):
+        command = option(command)
+    return command
+
+
+def _load_recipe(task: str, file: str | None, sets: Sequence[str], short: dict[str, int | None]) -> Any:
+    from oracle.tasks import default_recipe
+    from reference_loop.recipe import load
+
+    stated = [f"{name}={value}" for name, value in short.items() if value is not None]
+    return load(file if file is not None else default_recipe(task), [*sets, *stated])
+
+
+@cli.command()
+@_recipe
+@click.option("--json", "output", metavar="FILE", help="Write the operations as JSON; - for the output.")
+def plan(
+    task: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None, seed: int | None,
+    output: str | None,
+) -> None:  # fmt: skip
+    """Print the operations that a recipe means for TASK, before anything is trained.
+
+    Semantics are part of a recipe: --set semantics.accumulation.normalise=sum shows another reading of it.
+    """
+    recipe = _load_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
+    from oracle import plans
+    from oracle.tasks import load_task
+    from reference_loop import plan as planning
+    from reference_loop.data import build
+    from reference_loop.loader import count_samples
+    from reference_loop.semantics import Semantics
+
+    samples = count_samples(build(load_task(task).train_data, recipe.seed))
+    operations = planning.plan(recipe, Semantics.of(recipe), samples)
+    if output is not None:
+        _write_json(output, {"plan": [plans.plain(operation) for operation in operations]})
+        return
+    for line in plans.lines(operations):
+        click.echo(line)
+
+
+@cli.command()
+@_recipe
+@click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
+@click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
+@click.option("--python", metavar="PATH", help="Run it with the interpreter of another environment.")
+@click.option("--allow-torch", is_flag=True, help="Let --with replace torch.")
+@click.option("--policy", default="noise", metavar="P", help="What passes: noise, exact or ulp:N.  [default: noise]")
+@click.option("--strict", is_flag=True, help="Fail on differences in witness values alone, too.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds a run may take.")
+@click.option("--threads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of torch.  [default: 1]")
+@click.option("--device", default="cpu", metavar="D", help="Where both train.  [default: cpu]")
+@click.option("--keep", metavar="DIR", help="Keep runs and traces in a new folder.")
+@click.option("--json", metavar="FILE", help="Write the result as JSON.")
+@click.option("--junit", metavar="FILE", help="Write it as JUnit XML.")
+@click.option("--html", metavar="FILE", help="Write it as a page.")
+@click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
+def check(
+    task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
+    seed: int | None, requirements: tuple[str, ...], python: str | None, allow_torch: bool, policy: str, strict: bool,
+    timeout: float | None, threads: int, device: str, keep: str | None, **files: str | None,
+) -> int:  # fmt: skip
+    """Train TASK by the reference loop and by a trainer; say where they first differ, and why.
+
+    Exit code 0: match, or rounding where the policy passes it. 1: diverged. 3: not comparable, nondeterministic, or the
+    trainer failed.
+    """
+    from diffs.verdict import Policy, PolicyError
+    from oracle.progress import shown
+    from oracle.tasks import find_task
+    from oracle.trainers import find_trainer
+
+    try:
+        passing = Policy.parse(policy)
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from None
+    wanted = {kind: path for kind, path in files.items() if path is not None}
+    for path in wanted.values():
+        _check_writable(path)
+    find_task(task)
+    find_trainer(trainer)
+    recipe = _load_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
+    from oracle.check import Request
+    from oracle.check import check as run
+
+    request = Request(
+        task=task,
+        trainer=trainer,
+        recipe=recipe,
+        requirements=requirements,
+        python=python,
+        allow_torch=allow_torch,
+        policy=passing,
+        strict=strict,
+        timeout=timeout,
+        threads=threads,
+        device=device,
+        folder=Path(keep) if keep else None,
+        rerun=shlex.join(["oracle", *click.get_current_context().obj]),
+    )
+    with shown() as progress:
+        result = run(request, progress)
+    _write_reports(result, wanted)
+    from oracle.report import text
+
+    click.echo(text.render(result))
+    return result.exit_code
+
+
+def _check_writable(path: str) -> None:
+    from oracle.errors import OutputError
+
+    folder = Path(path).resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        what = "is no folder" if not folder.is_dir() else "cannot be written"
+        raise OutputError(f"cannot write {path}: {folder} {what}: name a file in a folder that can be written")
+
+
+def _write_reports(result: Any, files: dict[str, str]) -> None:
+    """Write the result into the files that were asked for, by kind."""
+    from importlib import import_module
+
+    from oracle.result import write_text
+
+    for kind, path in files.items():
+        rendered = result.to_json() if kind == "json" else import_module(f"oracle.report.{kind}").render(result)
+        write_text(path, rendered)

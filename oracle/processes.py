@@ -184,6 +184,23 @@ def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | N
     return running
 
 
+def ending_of_fork(folder: Path, outcome: Mapping[str, Any]) -> Ending:
+    """How a candidate's run in a fork of a server ended, from what the server answered."""
+    code = outcome["exit_code"]
+    alarm = code == -signal.SIGALRM
+    ended = "status" in outcome
+    error = outcome["error"]
+    return Ending(
+        status=outcome["status"] if ended else "hung" if alarm else "killed",
+        detail=f"{error['type']}: {error['message']}" if error else "",
+        signal=None if ended or alarm else _signal(code),
+        exit_code=code,
+        last_words=_tail(folder / "stderr.txt") or _tail(folder / "stdout.txt"),
+        outcome=outcome if ended else None,
+        seconds=0.0,
+    )
+
+
 def pinned(threads: int, layer: Path | None = None) -> dict[str, str]:
     """Our environment variables with all that decides bits, or reaches for the network, set to one value.
 

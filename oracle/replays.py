@@ -65,32 +65,73 @@ class Replay:
         return open_trace(self.folder)
 
 
+class Server:
+    """A process that forks for every run; see `oracle.forkserver`.
+
+    folder: for its log. task: what to import beforehand, None for nothing but torch.
+    python, layer: the environment, by default this one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        task: str | None = None,
+        threads: int = 1,
+        python: str = sys.executable,
+        layer: Path | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = folder / "server.txt"
+        spec = folder / "server.json"
+        facts = {"root": str(ROOT), "task": task, "threads": threads, "processes": os.cpu_count() or 1}
+        spec.write_text(json.dumps({**facts, "parent": os.getpid()}), encoding="utf-8")
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [python, str(ROOT / "oracle" / "forkserver.py"), str(spec)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=pinned(threads, layer),
+                text=True,
+            )
+
+    def ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The outcomes of requests, in order.
+
+        Raises:
+            ReplayFailed: the server is gone, with its last words.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(requests) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
+            raise ReplayFailed("the reference's process ended: " + " | ".join(words))
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the server and its forks."""
+        self._process.kill()
+        self._process.wait()
+
+
 class Replays:
-    """A server of reference runs for one task.
+    """Reference runs of one task.
 
     folder: where traces go, one folder a run.
     candidate: the folder of the candidate's trace with tensors in full, for pins; set once it is there.
     count: runs so far.
     """
 
-    def __init__(self, task: str, recipe: Recipe, folder: Path, *, digest: str, threads: int, device: str) -> None:
-        self.folder, self.digest, self.device = folder, digest, device
+    def __init__(self, server: Server, task: str, folder: Path, *, digest: str, device: str) -> None:
+        self.server, self.task, self.folder, self.digest, self.device = server, task, folder, digest, device
         self.candidate: Path | None = None
         self.count = 0
-        folder.mkdir(parents=True, exist_ok=True)
-        spec = folder / "spec.json"
-        spec.write_text(json.dumps({
-            "task": task, "seed": recipe.seed, "threads": threads, "processes": os.cpu_count() or 1, "parent": os.getpid(),
-        }))  # fmt: skip
-        environment = pinned(threads)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-        self._log = folder / "stderr.txt"
-        with open(self._log, "wb") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "oracle.replayer", str(spec)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
-            )  # fmt: skip
-        self._ready = False
 
     def run(
         self,
@@ -108,25 +149,29 @@ class Replays:
         requests = []
         for reading in readings:
             self.count += 1
-            requests.append({
-                "folder": str(self.folder / f"{self.count:04d}"),
-                "recipe": to_dict(reading.recipe),
-                "semantics": reading.semantics.flat(),
-                "overrides": dict(reading.overrides),
-                "pins": self._pins(reading.pins),
-                "local": str(self.candidate) if local else None,
-                "through": through,
-                "capture": capture,
-                "budget_bytes": 1 << 40 if capture else 0,
-                "digest": self.digest,
-                "device": self.device,
-            })  # fmt: skip
-        outcomes = self._ask(requests)
+            requests.append(
+                {
+                    "kind": "reference",
+                    "timeout": None,
+                    "task": self.task,
+                    "folder": str(self.folder / f"{self.count:04d}"),
+                    "recipe": to_dict(reading.recipe),
+                    "semantics": reading.semantics.flat(),
+                    "overrides": dict(reading.overrides),
+                    "pins": self._pins(reading.pins),
+                    "local": str(self.candidate) if local else None,
+                    "through": through,
+                    "capture": capture,
+                    "budget_bytes": 1 << 40 if capture else 0,
+                    "digest": self.digest,
+                    "device": self.device,
+                }
+            )
         return [
             ReplayFailed(f"{outcome['error']['type']}: {outcome['error']['message']}")
             if outcome["error"]
             else Replay(Path(request["folder"]), outcome["samples"], outcome["nan"], outcome.get("local"))
-            for request, outcome in zip(requests, outcomes, strict=True)
+            for request, outcome in zip(requests, self.server.ask(requests), strict=True)
         ]
 
     def one(self, reading: Reading, **options: Any) -> Replay:
@@ -140,31 +185,7 @@ class Replays:
             raise found
         return found
 
-    def close(self) -> None:
-        """End the server."""
-        self._server.kill()
-        self._server.wait()
-
     def _pins(self, pins: Sequence[Pin]) -> dict[str, Any] | None:
         if not pins:
             return None
         return {"trace": str(self.candidate), "places": [[pin.moment, pin.kind, pin.update] for pin in pins]}
-
-    def _ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not self._ready:
-            first = self._line()
-            if first.get("error"):
-                raise ReplayFailed(f"the task cannot be loaded: {first['error']['message']}")
-            self._ready = True
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(requests) + "\n")
-        self._server.stdin.flush()
-        return self._line()
-
-    def _line(self) -> Any:
-        assert self._server.stdout is not None
-        line = self._server.stdout.readline()
-        if not line:
-            words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
-            raise ReplayFailed("the reference's process ended: " + " | ".join(words))
-        return json.loads(line)

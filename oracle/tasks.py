@@ -45,6 +45,13 @@ def find_task(asked: str) -> Path:
     return path.resolve()
 
 
+def default_recipe(asked: str) -> Path | None:
+    """The recipe that comes with a built-in task; None for a task of the user's own, which has the plain defaults."""
+    folder = fixtures()
+    path = folder / "recipes" / f"{asked}.toml" if folder and asked in list_tasks() else None
+    return path if path and path.is_file() else None
+
+
 def load_task(asked: str) -> Task:
     """The task that a built-in name or a path names.
 

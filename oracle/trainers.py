@@ -65,6 +65,20 @@ def absolute(asked: str) -> str:
     return f"{path.resolve()}{colon}{name}"
 
 
+def find_trainer(asked: str) -> None:
+    """Refuse a trainer that no environment could have, before anything is run or built.
+
+    Raises:
+        TrainerError: unknown name, no such file.
+    """
+    if is_file(asked):
+        path = _split(asked)[0]
+        if not path.is_file():
+            raise TrainerError(f"trainer {asked!r}: there is no file {path.resolve()}: give path/to/file.py:Class")
+    elif asked not in _packages():
+        raise TrainerError(f"unknown trainer {asked!r}: {near_miss(asked, _packages())}; or path/to/file.py:Class")
+
+
 def load_trainer(asked: str) -> Trainer:
     """A trainer, ready to train, given an adapter's name or `path/to/file.py:Class`.
 
@@ -77,10 +91,8 @@ def load_trainer(asked: str) -> Trainer:
 
 def _adapter(name: str) -> Trainer:
     """The adapter of that name, once its package is known to be here."""
-    packages = _packages()
-    if name not in packages:
-        raise TrainerError(f"unknown trainer {name!r}: {near_miss(name, packages)}; or path/to/file.py:Class")
-    package = packages[name]
+    find_trainer(name)
+    package = _packages()[name]
     if installed(package) is None:
         raise TrainerError(
             f"trainer {name!r} needs the package {package}, which this environment lacks: "

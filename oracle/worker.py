@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the parent asks a hung run where it is
     isolate(spec["root"])
+    pin(spec["threads"])
     outcome, code = run(spec)
     try:
         write_atomically(Path(spec["folder"]) / "outcome.json", outcome)
@@ -90,8 +91,7 @@ def pin(threads: int) -> None:
 
 
 def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Train as the spec says and record it; returns the content of outcome.json and the exit code."""
-    pin(spec["threads"])
+    """Train as the spec says and record it, in a pinned process; returns the content of outcome.json and the exit code."""
     from diffs.verdict import NotComparable
     from oracle.errors import USAGE_ERRORS
     from oracle.job import Interrupted

@@ -6,8 +6,10 @@ interpreter may put another value in its place before the generator goes on; tha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,12 +26,12 @@ Observation = tuple[Address, Any]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(ABC):
     """One step of a plan."""
 
+    @abstractmethod
     def do(self, state: State) -> Iterator[Observation]:
         """Carry the step out on `state`, yielding what can be observed on the way."""
-        raise NotImplementedError  # pragma: no cover - every operation has its own
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Start(Operation):
     """Everything is built: parameters, optimizer settings, first learning rate."""
 
     decay_set: str
+    clip: ClipTable | None
     total: int
     formula: str
 
@@ -107,6 +110,9 @@ class Start(Operation):
                 for key, value in state.hyper[name].items():
                     yield Address(-1, -1, "start", "hyperparameter", f"{name}.{key}"), value
                 yield Address(-1, -1, "start", "hyperparameter", f"{name}.optimized"), name in state.optimized
+        for name in ("max_norm", "max_value"):
+            threshold = getattr(self.clip, name, None)
+            yield Address(-1, -1, "start", "hyperparameter", name), None if threshold == inf else threshold
 
 
 @dataclass(frozen=True)
@@ -272,7 +278,6 @@ class Update(Operation):
     """The optimizer takes the gradient and moves the parameters, unless the scaler saw an overflow."""
 
     update: int
-    clip: ClipTable | None
     decay: str
     kernel: str
 
@@ -284,9 +289,6 @@ class Update(Operation):
             yield Address(u, -1, "consume", "gradient", name), shown
         for name in state.optimized:
             yield Address(u, -1, "consume", "learning_rate", name), state.lr[name]
-        if u == 0:
-            yield Address(u, -1, "consume", "hyperparameter", "max_norm"), _finite(self.clip and self.clip.max_norm)
-            yield Address(u, -1, "consume", "hyperparameter", "max_value"), _finite(self.clip and self.clip.max_value)
         if state.scaler:
             for name, value in state.scaler.state.items():
                 yield Address(u, -1, "consume", "scaler", name), value
@@ -322,10 +324,6 @@ class Update(Operation):
                         **state.hyper[name],
                     )
         state.average()
-
-
-def _finite(threshold: float | None) -> float | None:
-    return None if threshold == float("inf") else threshold
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
     update, micro, fetched = at.updates, 0, (at.epoch, at.index - 1)
-    yield Start(decay_set=s.optimizer.decay_set, total=total, formula=s.schedule.formula)
+    yield Start(s.optimizer.decay_set, recipe.clip, total, s.schedule.formula)
     if resume:
         yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
     for window in windows(recipe, s, samples, at):
@@ -114,7 +114,7 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     by_update = s.schedule.cadence != "epoch"
     if by_update and s.schedule.order == "before_update":
         yield Schedule()
-    yield Update(update, recipe.clip, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
+    yield Update(update, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
     if _scales(recipe) and s.scaler.unit == "update":
         yield Rescale(update)
     if by_update and s.schedule.order == "after_update":

@@ -100,7 +100,7 @@ class State:
         schedule = self.recipe.schedule
         name, warmup = (schedule.name, schedule.warmup) if schedule else ("constant", 0)
         factor = schedules.factor(name, warmup, self.position, self.total, self.formula)
-        self.lr = {name: self.recipe.optimizer.lr * factor for name in self.optimized}
+        self.lr = dict.fromkeys(self.optimized, self.recipe.optimizer.lr * factor)
 
     def advance_schedule(self) -> None:
         """Move the schedule on by one."""

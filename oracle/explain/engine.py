@@ -39,7 +39,8 @@ PINS: dict[str, tuple[tuple[str, str], ...]] = {
 class Found:
     """A decision that the candidate makes otherwise.
 
-    at: the difference that it removes. until: how the replay stands with it.
+    at: the first decisive difference that it removes (of a style without any: the first one).
+    origin: the first difference of any kind, if it removes that as well.
     parameters: whom a number concerns; empty for knobs.
     alternatives: options that do exactly as well.
     """
@@ -49,6 +50,7 @@ class Found:
     candidate: Any
     effect: str
     at: Difference
+    origin: Difference | None = None
     parameters: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
 
@@ -196,6 +198,7 @@ class Explainer:
                 candidate=value,
                 effect=KNOBS[name].effect,
                 at=target,
+                origin=_removed(now.standing, standing),
                 alternatives=alternatives,
             )
             for name, value in choice
@@ -364,6 +367,11 @@ class Explainer:
 
     def _stand(self, replay: Replay) -> Standing:
         return stand(replay.trace, self.candidate, unsteady=self.unsteady)
+
+
+def _removed(before: Standing, after: Standing) -> Difference | None:
+    """The first difference of any kind, if it is there no longer."""
+    return before.first if after.key[1] > before.key[1] else None
 
 
 def _default_decay(reading: Reading, number: Number) -> Any:

@@ -42,7 +42,9 @@ def clause(ratio: Fraction) -> str:
     return f"candidate / reference is {ratio} in every element, exactly"
 
 
-def described(difference: Difference, reference: torch.Tensor | None, candidate: torch.Tensor | None) -> FirstDivergence:
+def described(
+    difference: Difference, reference: torch.Tensor | None, candidate: torch.Tensor | None
+) -> FirstDivergence:
     """A difference with its elements, as far as the tensors are there."""
     address = difference.address
     place: dict[str, Any] = address._asdict()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from diffs.first import Difference, differences
 from diffs.trace import Trace
 from oracle.explain.standing import RULES
 from oracle.result import Site
+from reference_loop.moments import Address, place_rank
 
 # What enters each moment of a window: (name in a report, moment, kind).
 INPUTS = (
@@ -20,34 +23,38 @@ INPUTS = (
     ("gradient", "consume", "gradient"),
     ("learning_rate", "consume", "learning_rate"),
 )
-_ORDER = ("start", "batch", "forward", "backward", "consume", "update", "schedule", "evaluate", "log", "end")
 
 
-def find_site(reference: Trace, candidate: Trace, decisive: Difference) -> Site:
-    """The site of a decisive difference: the first difference of any kind in the same update, and what enters it."""
-    update = decisive.address.update
-    first = next(
-        (d for d in differences(reference, candidate, RULES, through_update=update) if d.address.update == update),
-        decisive,
-    )
-    at = first.address
-    differing = {d.address[2:4] for d in differences(reference, candidate, RULES, through_update=update)
-                 if d.address.update == update and d.address.micro == at.micro}  # fmt: skip
-    agreeing = []
-    for name, moment, kind in INPUTS:
-        earlier = _ORDER.index(moment) < _ORDER.index(at.moment) or (moment == "update" and at.moment != "start")
-        same_place = (moment, kind) == (at.moment, at.kind)
-        recorded = reference.has((moment, kind)) and candidate.has((moment, kind))
-        if earlier and recorded and not same_place and (moment, kind) not in differing and name not in agreeing:
-            agreeing.append(name)
-    if at.moment == "backward":  # a loss counts as entering only where it was seen on both sides
-        agreeing = [name for name in agreeing if name != "objective" or at.kind != "objective"]
-    return Site(
-        update=at.update,
-        micro=at.micro,
-        moment=at.moment,
-        kind=at.kind,
-        name=at.name,
-        rank=at.rank,
-        agreeing_inputs=tuple(agreeing),
-    )
+def find_site(
+    reference: Trace,
+    candidate: Trace,
+    decisive: Difference,
+    *,
+    origin: Difference | None = None,
+    silent: Collection[tuple[str, str]] = (),
+) -> Site:
+    """The site of a decisive difference, and what agrees on its way in.
+
+    origin: the earliest difference that has the same cause, where one is known; by default the first difference of any
+        kind in the same update.
+    silent: places whose differences mean nothing.
+    """
+    through = decisive.address.update
+    found = [
+        difference
+        for difference in differences(reference, candidate, RULES, through_update=through)
+        if difference.address[2:4] not in silent
+    ]
+    first = origin or next((d for d in found if d.address.update == through), decisive)
+    at = Address(*first.address)
+    here = {d.address[2:4] for d in found if d.address[:2] == at[:2]}
+    agreeing = [
+        name
+        for name, moment, kind in INPUTS
+        if ((moment == "update" and at.moment != "start") or place_rank(moment, kind) < place_rank(at.moment, at.kind))
+        and (moment, kind) != (at.moment, at.kind)
+        and (moment, kind) not in here
+        and reference.has((moment, kind))
+        and candidate.has((moment, kind))
+    ]
+    return Site(**at._asdict(), agreeing_inputs=tuple(dict.fromkeys(agreeing)))

@@ -28,5 +28,9 @@ def uneven_weights(replays: Replays, reading: Reading) -> str | None:
     return (
         f"on this task the mean of micro means and the mean over all units differ: by {worst:.2g} of the gradient's norm "
         "at update 0. The reference weighs "
-        + ("every micro-batch the same, so units in short ones count more" if other == "unit_mean" else "units the same")
+        + (
+            "every micro-batch the same, so units in short ones count more"
+            if other == "unit_mean"
+            else "units the same"
+        )
     )

@@ -77,7 +77,7 @@ class Recorder:
         self._in_backward = self._evaluating = False
         self._begun: dict[int, int] = {}  # `updates` at the beginning of each optimizer's step
         self._clips: dict[str, float] = {}  # thresholds asked for since the last update
-        self._written_clips: dict[str, float | None] = {}
+        self._written_clips: dict[str, Any] = {}
         self._scaler: Any = None  # the one that is stepping an optimizer, or was attached
         self._rescaling: Any = None  # the one that stepped an optimizer and is yet to be updated
         self._knows_scaler = False
@@ -90,9 +90,8 @@ class Recorder:
         """Put the probes in place."""
         patches = self._patches
         ends = register_module_forward_hook(_unless_compiling(self._forward_ends), with_kwargs=True, always_call=True)
-        patches.also(
-            functools.partial(nn.modules.module._global_forward_hooks_with_kwargs.pop, ends.id)
-        )  # torch does not
+        # Removing the handle leaves an entry there.
+        patches.also(functools.partial(nn.modules.module._global_forward_hooks_with_kwargs.pop, ends.id))
         for handle in (
             ends,
             register_module_forward_pre_hook(_unless_compiling(self._forward_begins)),
@@ -298,7 +297,7 @@ class Recorder:
         first = optimizer.steps == 0
         optimizer.steps += 1
         self._record(*(START if first else at), "hyperparameter", optimizer.arguments())
-        self._record(*at, "hyperparameter", self._changed_clips())
+        self._record(*(START if update == 0 else at), "hyperparameter", self._changed_clips())
         self._record(*at, "gradient", optimizer.gradients())
         self._record(*at, "learning_rate", optimizer.rates())
         self._record(*at, "scaler", scaler_state(self._scaler))
@@ -411,11 +410,14 @@ class Recorder:
                 yield name, parameter.grad
 
     def _changed_clips(self) -> Iterator[tuple[str, float | None]]:
-        """Yield the thresholds asked for since the last update where they changed. None: no limit."""
+        """Yield the thresholds asked for since the last update where they changed. None: no limit.
+
+        A trainer that never calls torch's functions may still limit gradients by itself: nothing is said of it then.
+        """
         asked, self._clips = self._clips, {}
         for name in ("max_norm", "max_value"):
             now = None if asked.get(name) == float("inf") else asked.get(name)
-            if name not in self._written_clips or now != self._written_clips[name]:
+            if (name in asked or name in self._written_clips) and self._written_clips.get(name, "unsaid") != now:
                 self._written_clips[name] = now
                 yield name, now
 

@@ -1,8 +1,9 @@
-"""Runs the reference loop again and again, each time in a process of its own: `python -m oracle.replayer SPEC.json`.
+"""Runs in processes of their own that cost no import: `python /path/to/oracle/forkserver.py SPEC.json`.
 
-The server imports what a run needs, once, and forks for every request, so that a replay starts from a pinned process
-in which nothing was trained yet and costs no import. A line on the standard input is a list of requests; the answer is
-one line on the standard output, a list of outcomes in the same order.
+The server imports what a run needs, once, and forks for every request, so that each run starts from a pinned process
+in which nothing was trained yet. A line on the standard input is a list of requests; the answer is one line on the
+standard output, a list of outcomes in the same order. Like a worker it runs in the candidate's environment, so that a
+task's model comes from the same libraries on both sides.
 """
 
 from __future__ import annotations
@@ -10,55 +11,45 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diffs.captured import read_tensors
-from diffs.trace import open_trace
-from oracle import floor
-from oracle.recorder.trace import TraceWriter
-from oracle.tasks import load_task
-from oracle.worker import capture, described, die_with_parent, pin
-from reference_loop import interpreter, randomness
-from reference_loop.loader import count_samples
-from reference_loop.moments import Address
-from reference_loop.plan import plan
-from reference_loop.recipe import from_dict
-from reference_loop.semantics import Semantics
-from reference_loop.state import State
-from reference_loop.task import Task
+if TYPE_CHECKING:
+    from reference_loop.moments import Address
 
 
 def main(arguments: list[str]) -> int:
     """Serve requests until the input ends."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    die_with_parent(spec["parent"])
+    sys.path[0] = spec["root"]
+    from oracle import worker
+
+    sys.path.pop(0)
+    worker.isolate(spec["root"])
+    worker.die_with_parent(spec["parent"])
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a task prints is no answer
-    pin(spec["threads"])
-    try:
-        randomness.seed(spec["seed"])
-        task = load_task(spec["task"])
-        warm(task)
-    except Exception as error:
-        print(json.dumps({"error": described(error)}), file=answers, flush=True)
-        return 2
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    worker.pin(spec["threads"])
+    if spec["task"] is not None:
+        warm(spec["task"])
     for line in sys.stdin:
-        print(json.dumps(serve(task, json.loads(line), spec["processes"])), file=answers, flush=True)
+        print(json.dumps(serve(json.loads(line), spec["processes"])), file=answers, flush=True)
     return 0
 
 
-def warm(task: Task) -> None:
-    """Import whatever building the model imports, without building it here: nothing of the task runs in this process."""
+def warm(task: str) -> None:
+    """Import whatever loading a task and building its model imports; the task itself is loaded in every run anew."""
     reader, writer = os.pipe()
     before = set(sys.modules)
     child = os.fork()
     if child == 0:
+        from oracle.tasks import load_task
+
         try:
-            task.model()
+            load_task(task).model()
         finally:
             with os.fdopen(writer, "w") as pipe:
                 pipe.write("\n".join(name for name in sys.modules if name not in before))
@@ -70,55 +61,82 @@ def warm(task: Task) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # a module made at run time; the replays make their own
+        except Exception:  # made at run time, as the task's own module is; every run makes its own
             continue
 
 
-def serve(task: Task, requests: list[dict[str, Any]], processes: int) -> list[dict[str, Any]]:
+def serve(requests: list[dict[str, Any]], processes: int) -> list[dict[str, Any]]:
     """Carry out requests, some at a time, each in a fork; returns their outcomes in order."""
-    running: dict[int, Path] = {}
+    running: set[int] = set()
     waiting = list(requests)
+    codes: dict[int, int] = {}
+    children: list[int] = []
     while waiting or running:
         while waiting and len(running) < processes:
             request = waiting.pop(0)
-            folder = Path(request["folder"])
             child = os.fork()
             if child == 0:
-                os._exit(_in_fork(task, request, folder))
-            running[child] = folder
-        child, _ = os.wait()
-        running.pop(child, None)
-    return [_outcome(Path(request["folder"])) for request in requests]
+                os._exit(_in_fork(request))
+            running.add(child)
+            children.append(child)
+        child, status = os.wait()
+        if child in running:  # otherwise a process that a task left behind
+            running.remove(child)
+            codes[child] = os.waitstatus_to_exitcode(status)
+    return [_outcome(Path(request["folder"]), codes[child]) for request, child in zip(requests, children, strict=True)]
 
 
-def _in_fork(task: Task, request: dict[str, Any], folder: Path) -> int:
+def _in_fork(request: dict[str, Any]) -> int:
+    """Carry out one request, within its time; what it prints goes to files beside its outcome."""
+    from oracle.worker import described, run, write_atomically
+
+    folder = Path(request["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for stream, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    if request["timeout"] is not None:
+        signal.setitimer(signal.ITIMER_REAL, request["timeout"])
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome = {"error": None, **replay(task, request)}
+        outcome = run(request)[0] if request["kind"] == "candidate" else {"error": None, **replay(request)}
     except Exception as error:
         outcome = {"error": described(error)}
-    (folder / "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write_atomically(folder / "outcome.json", outcome)
     return 0
 
 
-def _outcome(folder: Path) -> dict[str, Any]:
+def _outcome(folder: Path, code: int) -> dict[str, Any]:
+    """What a fork wrote, with the exit code of its process: negative for the signal that ended it."""
     try:
-        return json.loads((folder / "outcome.json").read_text(encoding="utf-8"))
+        return {**json.loads((folder / "outcome.json").read_text(encoding="utf-8")), "exit_code": code}
     except FileNotFoundError:
-        return {"error": {"type": "Killed", "message": "the process ended without a word", "traceback": ""}}
+        words = f"the process ended without a word, exit code {code}"
+        return {"error": {"type": "Killed", "message": words, "traceback": ""}, "exit_code": code}
 
 
-def replay(task: Task, request: dict[str, Any]) -> dict[str, Any]:
+def replay(request: dict[str, Any]) -> dict[str, Any]:
     """One reference run, recorded into the request's folder.
 
     Returns facts: `samples` of the training data; `nan` is the first address of a parameter, buffer or optimizer state that holds a NaN, else None;
     `local` what `floor.judge` found, where the request asks for it.
     """
+    from oracle import floor
+    from oracle.recorder.trace import TraceWriter
+    from oracle.tasks import load_task
+    from oracle.worker import capture
+    from reference_loop import interpreter, randomness
+    from reference_loop.loader import count_samples
+    from reference_loop.plan import plan
+    from reference_loop.recipe import from_dict
+    from reference_loop.semantics import Semantics
+    from reference_loop.state import State
+
     recipe, s = from_dict(request["recipe"]), Semantics.from_flat(request["semantics"])
     folder = Path(request["folder"])
     randomness.seed(recipe.seed)
     state = State(
-        task,
+        load_task(request["task"]),
         recipe,
         drop_last=s.data.tail == "drop",
         workdir=folder / "work",
@@ -151,7 +169,7 @@ def replay(task: Task, request: dict[str, Any]) -> dict[str, Any]:
 _KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
 
 
-class Pins(Mapping[Address, Any]):
+class Pins(Mapping["Address", Any]):
     """The values that a recorded run had, where some of them are to be taken.
 
     folder: the run's trace; tensors must have been captured in full.
@@ -159,6 +177,9 @@ class Pins(Mapping[Address, Any]):
     """
 
     def __init__(self, folder: str, places: list[list[Any]] | None) -> None:
+        from diffs.captured import read_tensors  # needs safetensors, which only runs with pins do
+        from diffs.trace import open_trace
+
         self.trace = open_trace(folder)
         self.tensors = read_tensors(folder)
         self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
@@ -168,8 +189,8 @@ class Pins(Mapping[Address, Any]):
         """The pins that a request asks for, none by default."""
         return cls(asked["trace"], asked["places"]) if asked else {}
 
-    def __contains__(self, address: object) -> bool:
-        assert isinstance(address, Address)
+    def __contains__(self, asked: object) -> bool:
+        address: Address = asked  # type: ignore[assignment]
         if self.places is not None:
             first = self.places.get((address.moment, address.kind))
             if first is None or address.update < first:
