@@ -103,7 +103,6 @@ def test_a_tiny_run_has_exactly_these_addresses() -> None:
         if update == 0:
             arguments = ["momentum", "dampening", "weight_decay", "nesterov", "maximize", "optimized"]
             expected += [Address(-1, -1, "start", "hyperparameter", f"weight.{name}") for name in arguments]
-            expected += [Address(0, -1, "consume", "hyperparameter", name) for name in ("max_norm", "max_value")]
         expected += [
             Address(update, -1, "consume", "gradient", "weight"),
             Address(update, -1, "consume", "learning_rate", "weight"),
@@ -438,13 +437,12 @@ def test_arguments_are_written_at_the_start_and_where_they_change() -> None:
     assert not {"weight.lr", "weight.fused", "weight.foreach"} & set(rows.names(-1, -1, "start", "hyperparameter"))
 
 
-def test_clips_are_written_when_first_seen_and_where_they_change() -> None:
-    imported_early = torch.nn.utils.clip_grad_norm_
-
+@pytest.mark.parametrize("first", [None, 1.0])
+def test_clips_are_written_when_first_asked_for_and_where_they_change(first: float | None) -> None:
     def train(recorder: Recorder) -> None:
         model = linear()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        for max_norm in (None, 1.0, torch.tensor(1.0), float("inf"), 2.0):
+        for max_norm in (first, 1.0, torch.tensor(1.0), float("inf"), 2.0):
             model(X).mean().backward()
             if max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=max_norm)
@@ -453,17 +451,24 @@ def test_clips_are_written_when_first_seen_and_where_they_change() -> None:
         optimizer.step()
 
     rows, _ = record(train)
-    written = [(a.update, a.name, v) for a, v in rows if a[2:4] == ("consume", "hyperparameter")]
+    written = [(*a[:3], a.name, v) for a, v in rows if a.kind == "hyperparameter" and a.name.startswith("max_")]
     assert written == [
-        (0, "max_norm", None),
-        (0, "max_value", None),
-        (1, "max_norm", 1.0),
-        (3, "max_norm", None),
-        (4, "max_norm", 2.0),
-        (5, "max_norm", None),
-        (5, "max_value", 0.5),
+        (1, -1, "consume", "max_norm", 1.0) if first is None else (-1, -1, "start", "max_norm", 1.0),
+        (3, -1, "consume", "max_norm", None),
+        (4, -1, "consume", "max_norm", 2.0),
+        (5, -1, "consume", "max_norm", None),
+        (5, -1, "consume", "max_value", 0.5),
     ]
-    assert torch.nn.utils.clip_grad_norm_ is imported_early
+
+
+def test_nothing_is_said_of_clips_that_nobody_asked_for() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        model(X).mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+    rows, _ = record(train)
+    assert not [address for address, _ in rows if address.name in ("max_norm", "max_value")]
 
 
 def test_a_clip_imported_before_the_recorder_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +486,7 @@ def test_a_clip_imported_before_the_recorder_is_seen(monkeypatch: pytest.MonkeyP
         torch.optim.SGD(model.parameters(), lr=0.5).step()
 
     rows, _ = record(train)
-    assert rows.at(0, -1, "consume", "hyperparameter", "max_norm") == 1.5
+    assert rows.at(-1, -1, "start", "hyperparameter", "max_norm") == 1.5
     assert trainer.clip_grad_norm_ is original
 
 
