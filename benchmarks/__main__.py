@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.figure import HEADINGS, Figure
 from oracle.result import write_text
 
-SUBJECTS = ("start", "recording")
+SUBJECTS = ("start", "check", "recording")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 INTRO = """\
 # Performance

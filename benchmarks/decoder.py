@@ -20,8 +20,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, length, width) in and out."""
-        heads = self.attend(self.norms[0](x)).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(2, 3)
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        query, key, value = self.attend(self.norms[0](x)).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(2, 3)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.join(mixed.transpose(1, 2).flatten(-2))
         return x + self.narrow(functional.gelu(self.widen(self.norms[1](x))))
 

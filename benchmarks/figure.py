@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 ROUNDS = 9
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +49,7 @@ class Figure:
 HEADINGS = ["measured", "median", "range", "unit", "limit", ""]
 
 
-def in_pairs(
-    first: Callable[[], float], second: Callable[[], float], rounds: int = ROUNDS
-) -> list[tuple[float, float]]:
+def in_pairs(first: Callable[[], A], second: Callable[[], B], rounds: int = ROUNDS) -> list[tuple[A, B]]:
     """Take both measurements in each round, the order changing from round to round."""
     pairs = []
     for number in range(rounds):

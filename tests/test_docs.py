@@ -13,6 +13,7 @@ import click
 import pytest
 
 from oracle.cli import cli
+from oracle.result import Result
 
 UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X)\b|raise NotImplemented[E]rror")
 OWN = ("benchmarks", "diffs", "docs", "fixtures", "oracle", "reference_loop", "tests")
@@ -122,6 +123,42 @@ def test_nothing_is_marked_unfinished(root: Path) -> None:
 @pytest.mark.parametrize("mark", ["# t_odo: later", "f_ixme", "x_xx"])
 def test_an_unfinished_mark_is_found(mark: str) -> None:
     assert UNFINISHED.search(f"x = 1\n{mark.replace('_', '').upper()}\n")
+
+
+def checked(folder: Path, *arguments: str) -> tuple[str, Result]:
+    """What `oracle check` prints, and its result."""
+    command = [sys.executable, "-m", "oracle", "check", *arguments, "--json", str(folder / "result.json")]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    result = Result.read(folder / "result.json")
+    assert ran.returncode == result.exit_code, ran.stderr
+    return ran.stdout, result
+
+
+@pytest.mark.slow
+def test_the_trainer_of_the_readme_does_what_the_readme_says(root: Path, tmp_path: Path) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "inhouse.py").write_text(source)
+    _, healthy = checked(tmp_path, "regression", "--trainer", "inhouse.py:InHouse")
+    assert healthy.verdict == "match"
+    _, ragged = checked(tmp_path, "ragged_tail", "--trainer", "inhouse.py:InHouse")
+    assert [(cause.knob, cause.candidate, cause.status) for cause in ragged.causes] == [
+        ("accumulation.tail", "leak", "confirmed")
+    ]
+
+
+@pytest.mark.trainers
+def test_the_report_of_the_readme_is_what_the_command_prints(root: Path, tmp_path: Path) -> None:
+    shown, *_ = re.findall(r"```\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    command = shown.splitlines()[-1].split()
+    assert command[:2] == ["oracle", "check"]
+    printed, _ = checked(tmp_path, *command[2:])
+    assert without_numbers(printed) == without_numbers(shown)
+
+
+def without_numbers(report: str) -> list[str]:
+    """A report's lines up to its command, less the values that another processor or a loaded one changes."""
+    report = report.partition("Run again:")[0]
+    return [re.sub(r"-?\d[\d.,]*", "N", line) for line in report.splitlines() if line]
 
 
 STARTS = [["--help"], ["--version"], ["list", "knobs"], ["list", "tasks"], *([name, "--help"] for name in cli.commands)]
