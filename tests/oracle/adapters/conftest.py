@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,11 @@ def recipe_named() -> Callable[..., recipes.Recipe]:
 
 @pytest.fixture(autouse=True)
 def no_accelerator_is_left() -> Iterator[None]:
-    """accelerate keeps its state in class attributes; a process is meant to have one Accelerator."""
+    """A process is meant to have one Accelerator: its state lives in class attributes and environment variables."""
+    before = dict(os.environ)
     yield
+    os.environ.clear()
+    os.environ.update(before)
     if importlib.util.find_spec("accelerate") is None:
         return
     from accelerate.state import AcceleratorState, GradientState
