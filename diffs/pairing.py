@@ -121,7 +121,7 @@ def _entry(
     second = candidate.row(right) if candidate and right else None
     (address,) = {row.address for row in (first, second) if row}
     update, micro, place, _, ordinal, *_ = left or right or ()
-    return (micro, place, ordinal, address.rank, update), Pair(address, first, second)
+    return (update, micro, place, ordinal, address.rank), Pair(address, first, second)
 
 
 def _attach(reference: Process | None, candidate: Process | None) -> sqlite3.Connection:

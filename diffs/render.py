@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -45,9 +46,13 @@ def number(value: Number, dtype: str = "float64") -> str:
     """A value in the shortest form that reads back as the same value of that dtype: 0.1 for the float32 nearest to it.
 
     dtype: as torch names it; what is no float of torch prints as Python has it.
+
+    Whole numbers below ten million print exactly: 65504.0, although 65500 reads back as the same float16.
     """
     kind = getattr(torch, dtype, None)
-    if not isinstance(value, float) or value != value or not isinstance(kind, torch.dtype) or kind.itemsize == 8:
+    if not isinstance(value, float) or not isinstance(kind, torch.dtype) or kind.itemsize == 8:
+        return repr(value)
+    if not math.isfinite(value) or (value.is_integer() and abs(value) < 1e7):
         return repr(value)
     for digits in range(1, 17):
         shortest = float(f"{value:.{digits}g}")

@@ -114,9 +114,11 @@ class TraceWriter:
 
         Raises:
             NotComparable: a tensor without plain memory, with the reason.
-            TraceError: a value that JSON cannot hold, or a place that no moment has.
+            TraceError: a value that JSON cannot hold, a place that no moment has, or another rank.
         """
-        update, micro, moment, kind, name, _ = address
+        update, micro, moment, kind, name, rank = address
+        if rank != self.rank:
+            raise TraceError(f"{address} is of another process: this trace is of rank {self.rank}")
         place = _PLACES.get((moment, kind))
         if place is None:
             raise TraceError(f"no moment has the place {moment!r}, {kind!r}: use one of reference_loop.moments.MOMENTS")

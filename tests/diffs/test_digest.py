@@ -190,7 +190,7 @@ def test_a_fake_tensor_is_refused() -> None:
 
 
 def test_an_unknown_algorithm_is_refused_with_those_there_are() -> None:
-    with pytest.raises(NotComparable, match="'md5' is not available here: use one of .*blake2b-128"):
+    with pytest.raises(NotComparable, match=r"'md5' is not available here: use one of .*blake2b-128"):
         digest_bytes(b"", "md5")
 
 

@@ -46,7 +46,7 @@ def test_distances_known_by_hand(dtype: torch.dtype, reference: float, candidate
     assert apart(dtype, reference, candidate) == apart(dtype, candidate, reference) == expected
 
 
-@pytest.mark.parametrize("dtype", [d for d in FLOATS if d not in (torch.float8_e8m0fnu,) and "fnuz" not in str(d)], ids=str)
+@pytest.mark.parametrize("dtype", [dtype for dtype in FLOATS if "nuz" not in str(dtype) and "e8m0" not in str(dtype)])
 def test_signed_zeros_are_no_distance_apart(dtype: torch.dtype) -> None:
     assert apart(dtype, 0.0, -0.0) == 0
 
