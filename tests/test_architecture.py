@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,14 +207,9 @@ def test_a_dead_module_is_found(tmp_path: Path) -> None:
 
 
 def folders_to_package(root: Path) -> set[str]:
-    """The packages that a wheel must list: all folders of ours that hold files, by their name in the wheel."""
-    found = set()
-    for top in (*OURS, "fixtures"):
-        for file in (root / top).rglob("*"):
-            if file.is_file() and "__pycache__" not in file.parts and file.suffix in (".md", ".py", ".toml"):
-                name = ".".join(file.parent.relative_to(root).parts)
-                found.add(f"oracle.{name}" if top == "fixtures" else name)
-    return found
+    """The packages that a wheel must list: all folders of ours that hold Python files, and the fixtures."""
+    files = (file for package in OURS for file in (root / package).rglob("*.py"))
+    return {"oracle.fixtures"} | {".".join(file.parent.relative_to(root).parts) for file in files}
 
 
 def test_a_wheel_lists_every_folder_of_ours_and_no_other(root: Path) -> None:
@@ -220,22 +217,21 @@ def test_a_wheel_lists_every_folder_of_ours_and_no_other(root: Path) -> None:
     assert folders_to_package(root) == set(listed)
 
 
-def test_a_folder_that_no_wheel_carries_is_found(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "fixtures/zoo").mkdir(parents=True)
-    (tmp_path / "fixtures/zoo/recipe.toml").write_text("")
-    assert folders_to_package(tmp_path) == {"oracle.fixtures.zoo"}
+def test_a_folder_that_no_wheel_carries_is_found(tmp_path: Path) -> None:
+    (tmp_path / "oracle/new").mkdir(parents=True)
+    (tmp_path / "oracle/new/noun.py").write_text("")
+    assert folders_to_package(tmp_path) == {"oracle.fixtures", "oracle.new"}
 
 
 @pytest.mark.slow
 def test_a_wheel_carries_the_fixtures_inside_oracle(root: Path, tmp_path: Path) -> None:
-    import zipfile
-
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(root)]
+    source = tmp_path / "source"  # a build leaves files behind
+    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(OURS)
-    for folder in ("tasks", "recipes"):
-        carried = {Path(name).name for name in names if name.startswith(f"oracle/fixtures/{folder}/")}
-        assert {file.name for file in (root / "fixtures" / folder).iterdir() if file.is_file()} <= carried
+    fixtures = {f"oracle/{file.relative_to(root)}" for file in (root / "fixtures").rglob("*") if file.is_file()}
+    assert {name for name in fixtures if "__pycache__" not in name} == {n for n in names if "/fixtures/" in n}
