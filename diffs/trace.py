@@ -99,7 +99,7 @@ class Process:
         address = Address(update, -1 if micro == NO_MICRO else micro, moment, kind, self.names[name], self.rank)
         return Row(address, ordinal, *self.forms[form], digest, value, decisive)
 
-    def at(self, address: Address) -> Row | None:
+    def at(self, address: tuple[int, int, str, str, str, int]) -> Row | None:
         """The row at an address, or None."""
         update, micro, moment, kind, name, _ = address
         key = (update, NO_MICRO if micro < 0 else micro, self.place_ids.get((moment, kind)), self.name_ids.get(name))
@@ -194,7 +194,7 @@ class Trace:
         for process in self.processes.values():
             yield from process.rows(through_update)
 
-    def row(self, address: Address) -> Row | None:
+    def row(self, address: tuple[int, int, str, str, str, int]) -> Row | None:
         """The row at an address, or None."""
         process = self.processes.get(address[5])
         return process.at(address) if process else None

@@ -165,10 +165,8 @@ def _against_itself(
 ) -> tuple[SelfCheck, Difference | None, frozenset[tuple[str, str]]]:
     through = None if both_ended else min(first.last_update, second.last_update)
     found = compare(first, second, RULES, through_update=through)
-    wavers = next(
-        (d for d in differences(first, second, replace(RULES, decimals=frozenset()), through_update=through) if d.decisive),
-        None,
-    )  # fmt: skip
+    exact = replace(RULES, decimals=frozenset())
+    wavers = next(differences(first, second, exact, decisive_only=True, through_update=through), None)
     unsteady = frozenset(difference.address[2:4] for difference in found.latent)
     return SelfCheck(identical=wavers is None, addresses=found.addresses), wavers, unsteady
 

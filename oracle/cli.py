@@ -345,3 +345,62 @@ def _write_reports(result: Any, files: dict[str, str]) -> None:
     for kind, path in files.items():
         rendered = result.to_json() if kind == "json" else import_module(f"oracle.report.{kind}").render(result)
         write_text(path, rendered)
+
+
+# oracle zoo
+
+
+@cli.command()
+@click.argument("names", nargs=-1)
+@click.option("--healthy", is_flag=True, help="Run the healthy trainers in place of the specimens.")
+@click.option("--everywhere", is_flag=True, help="Healthy trainers on every task, 5 seeds and every precision.")
+@click.option("--folder", metavar="DIR", help="Another folder of specimens.")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Checks at a time; by default, one a core.")
+@as_json
+def zoo(
+    names: tuple[str, ...], healthy: bool, everywhere: bool, folder: str | None, processes: int | None, file: str | None
+) -> int:
+    """Run the specimens with planted faults, or healthy trainers, and print what the oracle makes of them.
+
+    Exit code 0: every fault was found in its place with its cause, and nothing was wrongly confirmed; 1: not so.
+    """
+    from oracle import zoo as runner
+
+    place = Path(folder) if folder else runner.folder()
+    chosen = runner.specimens(place / "healthy" if healthy or everywhere else place)
+    chosen = [one for one in chosen if not names or any(one.name.startswith(name) for name in names)]
+    if not chosen:
+        raise click.UsageError(f"{place} has no specimen {' or '.join(names) or 'at all'}")
+    if everywhere:
+        built_in = [name for name in list_tasks() if name != "llama"]
+        chosen = runner.healthy_cases(chosen, built_in, range(5), ("float32", "bfloat16", "float16"))
+    outcomes = []
+    for outcome in runner.run(chosen, processes):
+        outcomes.append(outcome)
+        good = outcome.verdict in ("match", "rounding") if healthy or everywhere else outcome.cause_right
+        marks = "".join(
+            letter if right else "-"
+            for letter, right in zip("fumcC", (outcome.found, outcome.update_right, outcome.moment_right,
+                                               outcome.cause_right, outcome.confirmed), strict=True)
+        )  # fmt: skip
+        at = f"{outcome.first[0]} {outcome.first[1]}" if outcome.first else ""
+        words = "; ".join(outcome.said)
+        click.echo(
+            f"{'ok ' if good else 'NO '} {outcome.name:<40} {marks} {outcome.verdict:<14} {at:<12} {words}"
+            f"  [{outcome.replays} replays, {outcome.seconds:.1f} s]"
+        )
+    if healthy or everywhere:
+        alarms = [o for o in outcomes if o.verdict not in ("match", "rounding")]
+        click.echo(f"{len(outcomes)} healthy runs, {len(alarms)} false alarms")
+        content: dict[str, Any] = {"healthy": len(outcomes), "false_alarms": len(alarms)}
+        failed = bool(alarms)
+    else:
+        content = runner.summary(outcomes, chosen)
+        for name, value in content.items():
+            click.echo(f"{name:<18} {value:.3g}" if isinstance(value, float) else f"{name:<18} {value}")
+        failed = min(content["found"], content["update_right"], content["moment_right"]) < 1 or bool(
+            content["wrong_confirmed"]
+        )
+    if file is not None:
+        _write_json(file, {**content, "outcomes": runner.plain(outcomes)})
+    return 1 if failed else 0

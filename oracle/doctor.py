@@ -97,15 +97,17 @@ def _two_runs() -> list[Check]:
     with tempfile.TemporaryDirectory(prefix="oracle-doctor-") as place:
         folders = [Path(place) / "first", Path(place) / "second"]
         runs = [
-            processes.start({
-                "task": "decoder",
-                "trainer": f"{Path(__file__).resolve()}:Plain",
-                "recipe": to_dict(recipe),
-                "semantics": Semantics.of(recipe).flat(),
-                "folder": str(folder),
-                "workdir": str(folder / "work"),
-                "digest": None,
-            })
+            processes.start(
+                {
+                    "task": "decoder",
+                    "trainer": f"{Path(__file__).resolve()}:Plain",
+                    "recipe": to_dict(recipe),
+                    "semantics": Semantics.of(recipe).flat(),
+                    "folder": str(folder),
+                    "workdir": str(folder / "work"),
+                    "digest": None,
+                }
+            )
             for folder in folders
         ]
         for run in runs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import json
@@ -121,6 +122,7 @@ def prepare(
     )
 
 
+@functools.cache
 def inspect(python: str) -> Base:
     """What an interpreter is and has; nothing of it is changed.
 

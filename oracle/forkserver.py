@@ -118,8 +118,8 @@ def _outcome(folder: Path, code: int) -> dict[str, Any]:
 def replay(request: dict[str, Any]) -> dict[str, Any]:
     """One reference run, recorded into the request's folder.
 
-    Returns facts: `samples` of the training data; `nan` is the first address of a parameter, buffer or optimizer state that holds a NaN, else None;
-    `local` what `floor.judge` found, where the request asks for it.
+    Returns facts: `samples` of the training data; `nan`, the first address of a parameter, buffer or optimizer state
+    that holds a NaN, or None; `local`, what `floor.judge` found, where the request asks for it.
     """
     from oracle import floor
     from oracle.recorder.trace import TraceWriter
@@ -181,7 +181,7 @@ class Pins(Mapping["Address", Any]):
         from diffs.trace import open_trace
 
         self.trace = open_trace(folder)
-        self.tensors = read_tensors(folder)
+        self.tensors: Mapping[Any, Any] = read_tensors(folder)
         self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
 
     @classmethod
@@ -205,7 +205,7 @@ class Pins(Mapping["Address", Any]):
         return None if row is None else row.content
 
     def __iter__(self) -> Iterator[Address]:
-        return iter(self.tensors)
+        yield from self.tensors
 
     def __len__(self) -> int:
         return len(self.tensors)

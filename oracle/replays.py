@@ -146,7 +146,7 @@ class Replays:
         capture: tensors to keep in full, as a worker's spec has it.
         local: judge every difference from the candidate by the noise floor, in place of recording a trace.
         """
-        requests = []
+        requests: list[dict[str, Any]] = []
         for reading in readings:
             self.count += 1
             requests.append(

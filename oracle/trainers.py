@@ -39,8 +39,7 @@ class Listed:
 def list_trainers() -> list[Listed]:
     """All adapters, sorted by name, read from their source: neither they nor their frameworks are imported."""
     return [
-        Listed(name=name, package=package, version=installed(package))
-        for name, package in sorted(_packages().items())
+        Listed(name=name, package=package, version=installed(package)) for name, package in sorted(_packages().items())
     ]
 
 

@@ -91,7 +91,7 @@ def pin(threads: int) -> None:
 
 
 def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Train as the spec says and record it, in a pinned process; returns the content of outcome.json and the exit code."""
+    """Train as the spec says and record it; returns what outcome.json holds and the exit code."""
     from diffs.verdict import NotComparable
     from oracle.errors import USAGE_ERRORS
     from oracle.job import Interrupted

@@ -22,7 +22,7 @@ class CheckpointError(ValueError):
 
 
 def save(state: State, folder: Path, update: int) -> None:
-    """Write `state`, as it is after `update`, into `folder`: aside first, then renamed, so that it is whole or absent."""
+    """Write `state`, as it is after `update`: aside first, then renamed, so that `folder` is whole or absent."""
     aside = folder.with_name(f"{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -59,11 +59,11 @@ def load(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     if not path.is_file():
-        raise CheckpointError(f"{folder} holds no {FILE}: give the folder of a checkpoint that the reference loop wrote")
+        raise CheckpointError(f"{folder} holds no {FILE}: give a checkpoint folder that the reference loop wrote")
     try:
         return torch.load(path, weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): the file is damaged or was not written by save") from error
+        raise CheckpointError(f"{path} cannot be read: {error}: it is damaged, or not ours") from error
 
 
 def restore(state: State, saved: dict[str, Any], missing: frozenset[str]) -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 
-def named_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor of one call of `module`, under the name of its argument.
 
     Positional arguments take the names of the forward's signature. One level of dicts, lists and tuples is opened:

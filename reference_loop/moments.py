@@ -59,7 +59,9 @@ MOMENTS: dict[str, dict[str, bool]] = {
 }
 
 # Kinds that one side alone may have: what only one run recorded is listed, not judged.
-OPTIONAL_KINDS = frozenset({"metric", "ema", "scaler", "hyperparameter", "optimizer_state", "batch_ids", "input", "item"})
+OPTIONAL_KINDS = frozenset(
+    {"metric", "ema", "scaler", "hyperparameter", "optimizer_state", "batch_ids", "input", "item"}
+)
 
 _PLACES = {place: rank for rank, place in enumerate((m, k) for m, kinds in MOMENTS.items() for k in kinds)}
 _MOMENT_RANKS = {moment: rank for rank, moment in enumerate(MOMENTS)}

@@ -268,6 +268,7 @@ class Clip(Operation):
 
     def do(self, state: State) -> Iterator[Observation]:
         threshold = self.table.max_norm if self.table.max_norm is not None else self.table.max_value
+        assert threshold is not None  # a clip table has one of the two
         gradients = list(state.gradients().values())
         (clip.clip_norm if self.kind == "norm" else clip.clip_value)(gradients, threshold)
         yield from ()
@@ -381,8 +382,8 @@ class Evaluate(Operation):
                                  by_batch=self.aggregate == "batch_mean")  # fmt: skip
         if self.rng == "preserved":
             randomness.restore(before)
-        for name, value in metrics.items():
-            yield Address(self.update, -1, "evaluate", "metric", name), value
+        for name, metric in metrics.items():
+            yield Address(self.update, -1, "evaluate", "metric", name), metric
         for name, value in randomness.states().items():
             yield Address(self.update, -1, "evaluate", "rng", name), value
         yield Address(self.update, -1, "evaluate", "mode", ""), state.mode()

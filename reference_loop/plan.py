@@ -175,7 +175,7 @@ def updates_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
 
 
 def _resumed(saved: Cursor, count: int, missing: frozenset[str]) -> Cursor:
-    """Where a resumed run goes on: at the next epoch if the saved one was over; without its cursor, at its beginning."""
+    """Where a resumed run goes on: at the next epoch if the saved one was over; without a cursor, at its beginning."""
     epoch, index = (saved.epoch + 1, 0) if saved.index >= count else (saved.epoch, saved.index)
     return Cursor(
         updates=0 if "counter" in missing else saved.updates,
@@ -202,8 +202,9 @@ def _divisor(recipe: Recipe, s: Semantics, window: Window) -> Divisor:
     """What the window's gradient is divided by, as far as numbers alone can tell."""
     actual = s.accumulation.tail_divisor == "actual" and window.steps
     micros = len(window.batches) if actual else recipe.accumulation
-    divide, by_units = s.accumulation.divide, s.accumulation.normalise.startswith("unit")
-    if not by_units and micros & (micros - 1) == 0:  # a power of two: its reciprocal is exact, so both are one operation
+    divide: str = s.accumulation.divide
+    by_units = s.accumulation.normalise.startswith("unit")
+    if not by_units and micros & (micros - 1) == 0:  # a power of two has an exact reciprocal
         divide = divide.removesuffix("_reciprocal")
     return Divisor(
         normalise=s.accumulation.normalise,

@@ -26,7 +26,7 @@ def states() -> dict[str, torch.Tensor]:
     version, words, gauss = random.getstate()
     found["python"] = torch.tensor([*words, version, 0 if gauss is None else hash(gauss)], dtype=torch.int64)
     if "numpy" in sys.modules:
-        kind, keys, position, has_gauss, cached = sys.modules["numpy"].random.get_state()
+        _, keys, position, has_gauss, cached = sys.modules["numpy"].random.get_state()
         found["numpy"] = torch.tensor([*keys.tolist(), position, has_gauss, hash(cached)], dtype=torch.int64)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         for index, state in enumerate(torch.cuda.get_rng_state_all()):

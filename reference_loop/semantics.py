@@ -54,244 +54,361 @@ _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning"
 class Accumulation:
     """Which micro-batches form an update, and what their gradient is divided by."""
 
-    normalise: Literal["micro_mean", "unit_mean", "sum", "twice", "unit_mean_twice"] = _knob({
-        "micro_mean": ("Each micro-batch's mean loss is divided by the number of micro-batches.", _TORCH_AMP),
-        "unit_mean": ("The window's summed loss is divided by its units, so that every unit weighs the same.",
-                      f"{_HF}/pull/34191"),
-        "sum": ("Nobody divides: the gradient is the sum of the micro-batches' means.", f"{_HF}/issues/37766"),
-        "twice": ("Two layers both divide by the number of micro-batches.", f"{_HF}/pull/35207"),
-        "unit_mean_twice": ("A loss already divided by the window's units is divided by the number of micro-batches too.",
-                            "https://github.com/huggingface/trl/issues/2617"),
-    })
-    units: Literal["task", "labels", "samples"] = _knob({
-        "task": ("The units are the ones the task's loss sums over.", f"{_HF}/pull/46204"),
-        "labels": ("Every label that is not ignored is counted, also the one that a shifted loss never uses.",
-                   f"{_HF}/pull/46204"),
-        "samples": ("Samples are counted where the loss is over tokens.", "https://github.com/mosaicml/composer/pull/3273"),
-    })
-    divide: Literal["loss", "gradient", "loss_reciprocal", "gradient_reciprocal"] = _knob({
-        "loss": ("The loss is divided, before backward.", _TORCH_AMP),
-        "gradient": ("The accumulated gradient is divided, after the last backward.",
-                     "https://github.com/meta-pytorch/torchtune/pull/1917"),
-        "loss_reciprocal": ("The loss is multiplied by 1/n, before backward.", "https://github.com/deepspeedai/DeepSpeed"),
-        "gradient_reciprocal": ("The accumulated gradient is multiplied by 1/n, after the last backward.",
-                                "https://github.com/meta-pytorch/torchtune/pull/1917"),
-    }, effect="style")
-    tail_divisor: Literal["actual", "configured"] = _knob({
-        "actual": ("A last window with fewer micro-batches is divided by what it holds.", f"{_HF}/pull/38872"),
-        "configured": ("A last window with fewer micro-batches is divided by the configured count.",
-                       f"{_LIGHTNING}/issues/19987"),
-    })
-    tail: Literal["flush", "carry", "carry_drop", "drop", "leak"] = _knob({
-        "flush": ("An incomplete window is stepped at the end of the epoch.", f"{_ACCELERATE}/issues/963"),
-        "carry": ("A window crosses into the next epoch; the last one is stepped at the end of the run.",
-                  "https://github.com/open-mmlab/mmengine/blob/main/mmengine/optim/optimizer/optimizer_wrapper.py"),
-        "carry_drop": ("A window crosses into the next epoch; the last one is never stepped.",
-                       f"{_HF}/pull/29561"),
-        "drop": ("An incomplete window is thrown away at the end of the epoch.", f"{_HF}/pull/29561"),
-        "leak": ("An incomplete window is not stepped, and its gradient is added to the next window's.",
-                 f"{_HF}/pull/22098"),
-    })
-    cadence: Literal["window", "micro"] = _knob({
-        "window": ("One update a window.", _TORCH_AMP),
-        "micro": ("An update at each micro-batch, whatever was asked for.", f"{_LIGHTNING}/pull/18619"),
-    })
+    normalise: Literal["micro_mean", "unit_mean", "sum", "twice", "unit_mean_twice"] = _knob(
+        {
+            "micro_mean": ("Each micro-batch's mean loss is divided by the number of micro-batches.", _TORCH_AMP),
+            "unit_mean": (
+                "The window's summed loss is divided by its units, so that every unit weighs the same.",
+                f"{_HF}/pull/34191",
+            ),
+            "sum": ("Nobody divides: the gradient is the sum of the micro-batches' means.", f"{_HF}/issues/37766"),
+            "twice": ("Two layers both divide by the number of micro-batches.", f"{_HF}/pull/35207"),
+            "unit_mean_twice": (
+                "A loss divided by the window's units is divided by the number of micro-batches too.",
+                "https://github.com/huggingface/trl/issues/2617",
+            ),
+        }
+    )
+    units: Literal["task", "labels", "samples"] = _knob(
+        {
+            "task": ("The units are the ones the task's loss sums over.", f"{_HF}/pull/46204"),
+            "labels": (
+                "Every label that is not ignored is counted, also the one that a shifted loss never uses.",
+                f"{_HF}/pull/46204",
+            ),
+            "samples": (
+                "Samples are counted where the loss is over tokens.",
+                "https://github.com/mosaicml/composer/pull/3273",
+            ),
+        }
+    )
+    divide: Literal["loss", "gradient", "loss_reciprocal", "gradient_reciprocal"] = _knob(
+        {
+            "loss": ("The loss is divided, before backward.", _TORCH_AMP),
+            "gradient": (
+                "The accumulated gradient is divided, after the last backward.",
+                "https://github.com/meta-pytorch/torchtune/pull/1917",
+            ),
+            "loss_reciprocal": (
+                "The loss is multiplied by 1/n, before backward.",
+                "https://github.com/deepspeedai/DeepSpeed",
+            ),
+            "gradient_reciprocal": (
+                "The accumulated gradient is multiplied by 1/n, after the last backward.",
+                "https://github.com/meta-pytorch/torchtune/pull/1917",
+            ),
+        },
+        effect="style",
+    )
+    tail_divisor: Literal["actual", "configured"] = _knob(
+        {
+            "actual": ("A last window with fewer micro-batches is divided by what it holds.", f"{_HF}/pull/38872"),
+            "configured": (
+                "A last window with fewer micro-batches is divided by the configured count.",
+                f"{_LIGHTNING}/issues/19987",
+            ),
+        }
+    )
+    tail: Literal["flush", "carry", "carry_drop", "drop", "leak"] = _knob(
+        {
+            "flush": ("An incomplete window is stepped at the end of the epoch.", f"{_ACCELERATE}/issues/963"),
+            "carry": (
+                "A window crosses into the next epoch; the last one is stepped at the end of the run.",
+                "https://github.com/open-mmlab/mmengine/blob/main/mmengine/optim/optimizer/optimizer_wrapper.py",
+            ),
+            "carry_drop": ("A window crosses into the next epoch; the last one is never stepped.", f"{_HF}/pull/29561"),
+            "drop": ("An incomplete window is thrown away at the end of the epoch.", f"{_HF}/pull/29561"),
+            "leak": (
+                "An incomplete window is not stepped, and its gradient is added to the next window's.",
+                f"{_HF}/pull/22098",
+            ),
+        }
+    )
+    cadence: Literal["window", "micro"] = _knob(
+        {
+            "window": ("One update a window.", _TORCH_AMP),
+            "micro": ("An update at each micro-batch, whatever was asked for.", f"{_LIGHTNING}/pull/18619"),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
     """When gradients are cleared."""
 
-    clear: Literal["after_update", "before_backward", "never"] = _knob({
-        "after_update": ("Gradients are cleared once a window, after its update.", _TORCH_OPTIM),
-        "before_backward": ("Gradients are cleared before each backward, so that only the last micro-batch counts.",
-                            f"{_LIGHTNING}/pull/18619"),
-        "never": ("Gradients are never cleared.", "https://github.com/microsoft/DeepSpeed/issues/1835"),
-    })
+    clear: Literal["after_update", "before_backward", "never"] = _knob(
+        {
+            "after_update": ("Gradients are cleared once a window, after its update.", _TORCH_OPTIM),
+            "before_backward": (
+                "Gradients are cleared before each backward, so that only the last micro-batch counts.",
+                f"{_LIGHTNING}/pull/18619",
+            ),
+            "never": ("Gradients are never cleared.", "https://github.com/microsoft/DeepSpeed/issues/1835"),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     """How the recipe's clip is applied."""
 
-    moment: Literal["unscaled", "scaled", "micro", "off"] = _knob({
-        "unscaled": ("Once a window, on unscaled gradients.", _TORCH_AMP),
-        "scaled": ("On gradients still multiplied by the loss scale.", f"{_LIGHTNING}/issues/9330"),
-        "micro": ("After each micro-batch, on a gradient that is only partly accumulated.", f"{_ACCELERATE}/issues/1267"),
-        "off": ("The recipe clips, the trainer does not.", "https://github.com/pytorch/ignite/issues/419"),
-    })
-    kind: Literal["norm", "value"] = _knob({
-        "norm": ("The threshold bounds the norm over all gradients.",
-                 "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html"),
-        "value": ("The threshold bounds each element.",
-                  "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_value_.html"),
-    })
+    moment: Literal["unscaled", "scaled", "micro", "off"] = _knob(
+        {
+            "unscaled": ("Once a window, on unscaled gradients.", _TORCH_AMP),
+            "scaled": ("On gradients still multiplied by the loss scale.", f"{_LIGHTNING}/issues/9330"),
+            "micro": ("After each micro-batch, on a partly accumulated gradient.", f"{_ACCELERATE}/issues/1267"),
+            "off": ("The recipe clips, the trainer does not.", "https://github.com/pytorch/ignite/issues/419"),
+        }
+    )
+    kind: Literal["norm", "value"] = _knob(
+        {
+            "norm": (
+                "The threshold bounds the norm over all gradients.",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html",
+            ),
+            "value": (
+                "The threshold bounds each element.",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_value_.html",
+            ),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """When the learning rate moves, and over how many updates."""
 
-    cadence: Literal["update", "micro", "epoch"] = _knob({
-        "update": ("One step of the schedule an update.", _TORCH_OPTIM),
-        "micro": ("One step of the schedule a micro-batch.", f"{_ACCELERATE}/issues/963"),
-        "epoch": ("One step of the schedule an epoch.",
-                  "https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#configure-optimizers"),
-    })
-    order: Literal["after_update", "before_update"] = _knob({
-        "after_update": ("The schedule steps after the optimizer.", _TORCH_OPTIM),
-        "before_update": ("The schedule steps before the optimizer, so that the first rate is never used.", _TORCH_OPTIM),
-    })
-    on_skip: Literal["hold", "advance"] = _knob({
-        "hold": ("An update that the loss scaler skipped does not move the schedule.", f"{_HF}/pull/14216"),
-        "advance": ("The schedule moves although the update was skipped.", f"{_LIGHTNING}/issues/5558"),
-    })
-    horizon: Literal["ceil", "floor", "micro"] = _knob({
-        "ceil": ("The total counts an epoch's incomplete window as an update.", f"{_HF}/pull/37923"),
-        "floor": ("The total does not count an epoch's incomplete window.", f"{_HF}/pull/37923"),
-        "micro": ("The total is counted in micro-batches.", f"{_LIGHTNING}/issues/5449"),
-    })
-    formula: Literal["progress", "remaining"] = _knob({
-        "progress": ("Decay is computed as 1 - t/T.", _TORCH_OPTIM),
-        "remaining": ("Decay is computed as (T - t)/T, which rounds otherwise.",
-                      f"{_HF}/blob/main/src/transformers/optimization.py"),
-    }, effect="style")
-    stop: Literal["epochs", "horizon"] = _knob({
-        "epochs": ("Training ends when its epochs are over.", _TORCH_OPTIM),
-        "horizon": ("Training ends when the counted total of updates is reached, epochs or not.", f"{_HF}/pull/37923"),
-    })
+    cadence: Literal["update", "micro", "epoch"] = _knob(
+        {
+            "update": ("One step of the schedule an update.", _TORCH_OPTIM),
+            "micro": ("One step of the schedule a micro-batch.", f"{_ACCELERATE}/issues/963"),
+            "epoch": (
+                "One step of the schedule an epoch.",
+                "https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#configure-optimizers",
+            ),
+        }
+    )
+    order: Literal["after_update", "before_update"] = _knob(
+        {
+            "after_update": ("The schedule steps after the optimizer.", _TORCH_OPTIM),
+            "before_update": ("The schedule steps before the optimizer: the first rate is never used.", _TORCH_OPTIM),
+        }
+    )
+    on_skip: Literal["hold", "advance"] = _knob(
+        {
+            "hold": ("An update that the loss scaler skipped does not move the schedule.", f"{_HF}/pull/14216"),
+            "advance": ("The schedule moves although the update was skipped.", f"{_LIGHTNING}/issues/5558"),
+        }
+    )
+    horizon: Literal["ceil", "floor", "micro"] = _knob(
+        {
+            "ceil": ("The total counts an epoch's incomplete window as an update.", f"{_HF}/pull/37923"),
+            "floor": ("The total does not count an epoch's incomplete window.", f"{_HF}/pull/37923"),
+            "micro": ("The total is counted in micro-batches.", f"{_LIGHTNING}/issues/5449"),
+        }
+    )
+    formula: Literal["progress", "remaining"] = _knob(
+        {
+            "progress": ("Decay is computed as 1 - t/T.", _TORCH_OPTIM),
+            "remaining": (
+                "Decay is computed as (T - t)/T, which rounds otherwise.",
+                f"{_HF}/blob/main/src/transformers/optimization.py",
+            ),
+        },
+        effect="style",
+    )
+    stop: Literal["epochs", "horizon"] = _knob(
+        {
+            "epochs": ("Training ends when its epochs are over.", _TORCH_OPTIM),
+            "horizon": (
+                "Training ends when the counted total of updates is reached, epochs or not.",
+                f"{_HF}/pull/37923",
+            ),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """How the optimizer treats parameters."""
 
-    decay: Literal["decoupled", "coupled"] = _knob({
-        "decoupled": ("Weight decay shrinks the parameter itself.", "https://arxiv.org/abs/1711.05101"),
-        "coupled": ("Weight decay is added to the gradient.", "https://arxiv.org/abs/1711.05101"),
-    })
-    decay_set: Literal["all", "no_bias", "no_bias_norm", "names", "matrices"] = _knob({
-        "all": ("Every parameter decays.", _TORCH_OPTIM),
-        "no_bias": ("Parameters named bias do not decay.", "https://github.com/facebookresearch/fairseq"),
-        "no_bias_norm": ("Biases and the parameters of torch's norm modules do not decay.",
-                         "https://github.com/karpathy/minGPT/blob/master/mingpt/model.py"),
-        "names": ("Parameters whose names look like a bias or a norm do not decay.",
-                  f"{_HF}/blob/main/src/transformers/trainer.py"),
-        "matrices": ("Parameters with fewer than two dimensions do not decay.",
-                     "https://github.com/karpathy/nanoGPT/blob/master/model.py"),
-    })
-    kernel: Literal["loop", "fused"] = _knob({
-        "loop": ("Parameter by parameter, in the order the paper writes it.", _TORCH_OPTIM),
-        "fused": ("One fused kernel, which rounds otherwise.", f"{_HF}/pull/37358"),
-    }, effect="style")
+    decay: Literal["decoupled", "coupled"] = _knob(
+        {
+            "decoupled": ("Weight decay shrinks the parameter itself.", "https://arxiv.org/abs/1711.05101"),
+            "coupled": ("Weight decay is added to the gradient.", "https://arxiv.org/abs/1711.05101"),
+        }
+    )
+    decay_set: Literal["all", "no_bias", "no_bias_norm", "names", "matrices"] = _knob(
+        {
+            "all": ("Every parameter decays.", _TORCH_OPTIM),
+            "no_bias": ("Parameters named bias do not decay.", "https://github.com/facebookresearch/fairseq"),
+            "no_bias_norm": (
+                "Biases and the parameters of torch's norm modules do not decay.",
+                "https://github.com/karpathy/minGPT/blob/master/mingpt/model.py",
+            ),
+            "names": (
+                "Parameters whose names look like a bias or a norm do not decay.",
+                f"{_HF}/blob/main/src/transformers/trainer.py",
+            ),
+            "matrices": (
+                "Parameters with fewer than two dimensions do not decay.",
+                "https://github.com/karpathy/nanoGPT/blob/master/model.py",
+            ),
+        }
+    )
+    kernel: Literal["loop", "fused"] = _knob(
+        {
+            "loop": ("Parameter by parameter, in the order the paper writes it.", _TORCH_OPTIM),
+            "fused": ("One fused kernel, which rounds otherwise.", f"{_HF}/pull/37358"),
+        },
+        effect="style",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Which samples come when."""
 
-    order: Literal["sequential", "random_sampler", "seeded_epoch", "same_every_epoch"] = _knob({
-        "sequential": ("Samples come in the data set's order.", _TORCH_DATA),
-        "random_sampler": ("Each epoch is a permutation drawn from the global generator, as torch's RandomSampler does.",
-                           _TORCH_DATA),
-        "seeded_epoch": ("Each epoch is a permutation of a private generator seeded with seed + epoch.",
-                         f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py"),
-        "same_every_epoch": ("The first epoch's permutation is repeated.", f"{_ACCELERATE}/issues/2208"),
-    })
-    tail: Literal["keep", "drop"] = _knob({
-        "keep": ("An incomplete last batch is trained.", _TORCH_DATA),
-        "drop": ("An incomplete last batch is left out.", _TORCH_DATA),
-    })
-    lookahead: Literal["none", "one", "window"] = _knob({
-        "none": ("A batch is fetched when it is trained.", _TORCH_DATA),
-        "one": ("A batch is fetched before the previous one is trained.",
-                f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py"),
-        "window": ("All batches of a window are fetched before its first one is trained.",
-                   f"{_HF}/pull/34191"),
-    }, effect="style")
+    order: Literal["sequential", "random_sampler", "seeded_epoch", "same_every_epoch"] = _knob(
+        {
+            "sequential": ("Samples come in the data set's order.", _TORCH_DATA),
+            "random_sampler": (
+                "Each epoch is a permutation drawn from the global generator, as by RandomSampler.",
+                _TORCH_DATA,
+            ),
+            "seeded_epoch": (
+                "Each epoch is a permutation of a private generator seeded with seed + epoch.",
+                f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py",
+            ),
+            "same_every_epoch": ("The first epoch's permutation is repeated.", f"{_ACCELERATE}/issues/2208"),
+        }
+    )
+    tail: Literal["keep", "drop"] = _knob(
+        {
+            "keep": ("An incomplete last batch is trained.", _TORCH_DATA),
+            "drop": ("An incomplete last batch is left out.", _TORCH_DATA),
+        }
+    )
+    lookahead: Literal["none", "one", "window"] = _knob(
+        {
+            "none": ("A batch is fetched when it is trained.", _TORCH_DATA),
+            "one": (
+                "A batch is fetched before the previous one is trained.",
+                f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py",
+            ),
+            "window": ("All batches of a window are fetched before its first one is trained.", f"{_HF}/pull/34191"),
+        },
+        effect="style",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rng:
     """What the data loader draws from the global generator."""
 
-    loader_draws: Literal["torch", "none"] = _knob({
-        "torch": ("Each pass over a data loader draws one base seed.", _TORCH_DATA),
-        "none": ("The loader has a generator of its own.", _TORCH_DATA),
-    }, effect="style")
+    loader_draws: Literal["torch", "none"] = _knob(
+        {
+            "torch": ("Each pass over a data loader draws one base seed.", _TORCH_DATA),
+            "none": ("The loader has a generator of its own.", _TORCH_DATA),
+        },
+        effect="style",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
     """What evaluation leaves behind."""
 
-    mode: Literal["restored", "left_in_eval", "stays_in_train"] = _knob({
-        "restored": ("Evaluation runs in eval mode and restores the mode it found.", _TORCH_OPTIM),
-        "left_in_eval": ("Training goes on in eval mode until the next epoch begins.",
-                         "https://github.com/joeynmt/joeynmt/issues/184"),
-        "stays_in_train": ("Evaluation runs in train mode.", f"{_HF}/pull/33844"),
-    })
-    rng: Literal["advances", "preserved"] = _knob({
-        "advances": ("Evaluation draws from the global generator, as its data loader does.", _TORCH_DATA),
-        "preserved": ("The generators are put back after evaluation.", f"{_LIGHTNING}/issues/6988"),
-    })
-    gradients: Literal["kept", "cleared"] = _knob({
-        "kept": ("Evaluation leaves gradients alone.", f"{_LIGHTNING}/pull/18619"),
-        "cleared": ("Evaluation clears gradients.", f"{_LIGHTNING}/issues/18489"),
-    })
+    mode: Literal["restored", "left_in_eval", "stays_in_train"] = _knob(
+        {
+            "restored": ("Evaluation runs in eval mode and restores the mode it found.", _TORCH_OPTIM),
+            "left_in_eval": (
+                "Training goes on in eval mode until the next epoch begins.",
+                "https://github.com/joeynmt/joeynmt/issues/184",
+            ),
+            "stays_in_train": ("Evaluation runs in train mode.", f"{_HF}/pull/33844"),
+        }
+    )
+    rng: Literal["advances", "preserved"] = _knob(
+        {
+            "advances": ("Evaluation draws from the global generator, as its data loader does.", _TORCH_DATA),
+            "preserved": ("The generators are put back after evaluation.", f"{_LIGHTNING}/issues/6988"),
+        }
+    )
+    gradients: Literal["kept", "cleared"] = _knob(
+        {
+            "kept": ("Evaluation leaves gradients alone.", f"{_LIGHTNING}/pull/18619"),
+            "cleared": ("Evaluation clears gradients.", f"{_LIGHTNING}/issues/18489"),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """Which mode the model trains in."""
 
-    mode: Literal["train", "as_given"] = _knob({
-        "train": ("Each epoch begins with model.train().", _TORCH_OPTIM),
-        "as_given": ("The model trains in the mode it was built in.", f"{_LIGHTNING}/pull/18951"),
-    })
+    mode: Literal["train", "as_given"] = _knob(
+        {
+            "train": ("Each epoch begins with model.train().", _TORCH_OPTIM),
+            "as_given": ("The model trains in the mode it was built in.", f"{_LIGHTNING}/pull/18951"),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaler:
     """How the loss scaler counts."""
 
-    unit: Literal["update", "micro"] = _knob({
-        "update": ("Growth is counted in updates.", _TORCH_AMP),
-        "micro": ("Growth is counted in micro-batches.", "https://github.com/NVIDIA/apex/issues/514"),
-    })
+    unit: Literal["update", "micro"] = _knob(
+        {
+            "update": ("Growth is counted in updates.", _TORCH_AMP),
+            "micro": ("Growth is counted in micro-batches.", "https://github.com/NVIDIA/apex/issues/514"),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """What autocast covers."""
 
-    loss: Literal["inside_autocast", "outside_autocast"] = _knob({
-        "inside_autocast": ("Forward and loss both run under autocast.", _TORCH_AMP),
-        "outside_autocast": ("The forward runs under autocast, the loss on its outputs cast to float32.",
-                             f"{_ACCELERATE}/blob/main/src/accelerate/accelerator.py"),
-    })
+    loss: Literal["inside_autocast", "outside_autocast"] = _knob(
+        {
+            "inside_autocast": ("Forward and loss both run under autocast.", _TORCH_AMP),
+            "outside_autocast": (
+                "The forward runs under autocast, the loss on its outputs cast to float32.",
+                f"{_ACCELERATE}/blob/main/src/accelerate/accelerator.py",
+            ),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
     """What is reported as the loss of an update."""
 
-    loss: Literal["window_mean", "last_micro", "window_sum", "divided"] = _knob({
-        "window_mean": ("The mean over the window, weighted as the gradient is.", _TORCH_AMP),
-        "last_micro": ("The last micro-batch's loss.", "https://github.com/allenai/allennlp/pull/4706"),
-        "window_sum": ("The sum over the window.", f"{_HF}/issues/37766"),
-        "divided": ("The window's mean, divided by the accumulation count once more.", f"{_LIGHTNING}/issues/13243"),
-    })
+    loss: Literal["window_mean", "last_micro", "window_sum", "divided"] = _knob(
+        {
+            "window_mean": ("The mean over the window, weighted as the gradient is.", _TORCH_AMP),
+            "last_micro": ("The last micro-batch's loss.", "https://github.com/allenai/allennlp/pull/4706"),
+            "window_sum": ("The sum over the window.", f"{_HF}/issues/37766"),
+            "divided": (
+                "The window's mean, divided by the accumulation count once more.",
+                f"{_LIGHTNING}/issues/13243",
+            ),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """How metrics are put together from batches."""
 
-    aggregate: Literal["sample_mean", "batch_mean"] = _knob({
-        "sample_mean": ("Metrics are computed over all samples.", _TORCH_DATA),
-        "batch_mean": ("Each batch's metrics are averaged, whatever the batch's size.", f"{_HF}/issues/15930"),
-    })
+    aggregate: Literal["sample_mean", "batch_mean"] = _knob(
+        {
+            "sample_mean": ("Metrics are computed over all samples.", _TORCH_DATA),
+            "batch_mean": ("Each batch's metrics are averaged, whatever the batch's size.", f"{_HF}/issues/15930"),
+        }
+    )
 
 
 RESUME_PARTS = (
@@ -384,7 +501,7 @@ class Semantics:
 def _collect() -> dict[str, Knob]:
     knobs = {}
     for group in fields(Semantics):
-        kind = type(group.default)
+        kind: Any = type(group.default)
         hints = get_type_hints(kind)
         for f in fields(kind):
             why = f.metadata["why"]

@@ -28,7 +28,7 @@ class State:
     """A run in memory: model, optimizer state, schedule position, scaler, data, and counters.
 
     parameters, buffers: by name, tied ones once.
-    optimized: names of the parameters that the optimizer holds, all of them.
+    optimized: names of the parameters that the optimizer moves: it holds all of them, frozen ones too.
     hyper: for each parameter, the optimizer's arguments but the learning rate; `overrides` replaces some by
         "<parameter>.<argument>", and "<parameter>.optimized" = False leaves one out.
     lr: the learning rate of each parameter, now.
@@ -50,7 +50,7 @@ class State:
         overrides: dict[str, Any] | None = None,
     ) -> None:
         self.task, self.recipe, self.workdir, self.device = task, recipe, workdir, torch.device(device)
-        self.resume_from = resume_from
+        self.resume_from = resume_from or Path()
         randomness.seed(recipe.seed)
         self.model: nn.Module = task.model().to(self.device)
         self.loader = Loader(build(task.train_data, recipe.seed), recipe, drop_last)
@@ -92,7 +92,11 @@ class State:
             for key in hyper:
                 hyper[key] = self.overrides.get(f"{name}.{key}", hyper[key])
             self.hyper[name] = hyper
-        self.optimized = [name for name in self.parameters if self.overrides.get(f"{name}.optimized", True)]
+        self.optimized = [
+            name
+            for name, parameter in self.parameters.items()
+            if parameter.requires_grad and self.overrides.get(f"{name}.optimized", True)
+        ]
         self.set_rate()
 
     def set_rate(self) -> None:
@@ -117,11 +121,13 @@ class State:
             parameter.grad = None
 
     def mode(self) -> str:
-        """"train" or "eval" if all modules agree, else "mixed"."""
+        """ "train" or "eval" if all modules agree, else "mixed"."""
         flags = {module.training for module in self.model.modules()}
         return "mixed" if len(flags) > 1 else "train" if flags.pop() else "eval"
 
-    def compute_loss(self, batch: dict[str, Any], reduction: str, loss_cast: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def compute_loss(
+        self, batch: dict[str, Any], reduction: str, loss_cast: str
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The task's loss on a batch under the recipe's precision, and the tensors that the model was given.
 
         Raises:

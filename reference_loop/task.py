@@ -35,7 +35,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise TaskError(f"a task needs a name, found {self.name!r}: write Task(name=\"...\", ...)")
+            raise TaskError(f'a task needs a name, found {self.name!r}: write Task(name="...", ...)')
         for field in ("model", "train_data", "loss", "units", "eval_data", "metrics"):
             value = getattr(self, field)
             if value is None and field in ("units", "eval_data", "metrics"):

@@ -19,7 +19,7 @@ from oracle.explain.numbers import Number, decay_as_a_whole, numbers, other_rate
 from oracle.explain.options import Option, options, pairs
 from oracle.explain.standing import RULES, Standing, stand
 from oracle.replays import Pin, Reading, Replay, ReplayFailed, Replays
-from reference_loop.semantics import KNOBS
+from reference_loop.semantics import KNOBS, Effect
 
 MOST_CAUSES = 10
 MOST_PAIRS = 64
@@ -48,7 +48,7 @@ class Found:
     knob: str
     reference: Any
     candidate: Any
-    effect: str
+    effect: Effect
     at: Difference
     origin: Difference | None = None
     parameters: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Explainer:
 
     def explain(self, reading: Reading, replay: Replay) -> Explanation:
         """Follow the differences from `replay`, the reference under `reading`, to the end."""
-        start = Explanation(reading=reading, replay=replay, standing=self._stand(replay))
+        start = Explanation(reading=reading, replay=replay, standing=self.stand(replay))
         return self._prune(self._follow(start))
 
     # One step
@@ -176,7 +176,7 @@ class Explainer:
         leading = [(choice, reading) for key, choice, reading in better if key == furthest]
         full = self.replays.run(*(reading for _, reading in leading))
         ends = [
-            (self._stand(replay), choice, reading, replay)
+            (self.stand(replay), choice, reading, replay)
             for (choice, reading), replay in zip(leading, full, strict=True)
             if isinstance(replay, Replay)
         ]
@@ -215,7 +215,9 @@ class Explainer:
         through = max(target.address.update, 0)
         found = [
             difference
-            for difference in differences(now.replay.trace, self.candidate, RULES, decisive_only=True, through_update=through)
+            for difference in differences(
+                now.replay.trace, self.candidate, RULES, decisive_only=True, through_update=through
+            )
             if difference.address.kind == "hyperparameter"
         ]  # fmt: skip
         if not found:
@@ -237,7 +239,7 @@ class Explainer:
             causes += (self._number(number, target),)
             reading = taken(reading, number)
         replay = self.replays.one(reading)
-        standing = self._stand(replay)
+        standing = self.stand(replay)
         if standing.key == now.standing.key:  # taken over, and still the same: the record is not what it trains with
             return None
         return replace(now, reading=reading, replay=replay, standing=standing, causes=causes)
@@ -300,7 +302,7 @@ class Explainer:
         ends = []
         for (label, old, new, reading), replay in zip(choices, self.replays.run(*(c[3] for c in choices)), strict=True):
             if isinstance(replay, Replay):
-                standing = self._stand(replay)
+                standing = self.stand(replay)
                 if standing.key > now.standing.key:
                     cause = Found(
                         knob=f"hyperparameter.{label}", reference=old, candidate=new, effect="semantic", at=target
@@ -321,7 +323,7 @@ class Explainer:
         first = now.standing.first
         assert first is not None
         self.unsteady = self.unsteady | {first.address[2:4]}
-        return replace(now, standing=self._stand(now.replay), latent=(*now.latent, first))
+        return replace(now, standing=self.stand(now.replay), latent=(*now.latent, first))
 
     def _with_gap(self, now: Explanation) -> Explanation:
         target = now.standing.decisive
@@ -344,7 +346,7 @@ class Explainer:
             replay = self.replays.one(reading)
         except ReplayFailed:
             return None
-        standing = self._stand(replay)
+        standing = self.stand(replay)
         if standing.key <= now.standing.key:
             return None
         return replace(self._with_gap(now), reading=reading, replay=replay, standing=standing)
@@ -359,13 +361,14 @@ class Explainer:
             reading = found.reading.with_knob(cause.knob, cause.reference)
             (replay,) = self.replays.run(reading)
             if isinstance(replay, Replay):
-                standing = self._stand(replay)
+                standing = self.stand(replay)
                 if standing.key >= found.standing.key:
                     causes = tuple(other for other in found.causes if other is not cause)
                     found = replace(found, reading=reading, replay=replay, standing=standing, causes=causes)
         return found
 
-    def _stand(self, replay: Replay) -> Standing:
+    def stand(self, replay: Replay) -> Standing:
+        """How a replay compares with the candidate."""
         return stand(replay.trace, self.candidate, unsteady=self.unsteady)
 
 

@@ -54,7 +54,7 @@ def taken(reading: Reading, number: Number) -> Reading:
 
 
 def decay_as_a_whole(reading: Reading, number: Number) -> Reading | None:
-    """The reading with the candidate's weight decay for all parameters that decay at all; None if it has that already."""
+    """The reading with the candidate's weight decay for all parameters that decay; None if it has that already."""
     positive = [candidate for _, candidate in number.values.values() if candidate]
     if not positive or _commonest(positive) == reading.recipe.optimizer.weight_decay:
         return None

@@ -25,12 +25,8 @@ def uneven_weights(replays: Replays, reading: Reading) -> str | None:
     worst = max((compare(ours[a], theirs[a]).relative_l2 for a in ours if a in theirs), default=0.0)
     if not worst > NOTICEABLE:
         return None
+    weighs = "every micro-batch the same: units in short ones count more" if other == "unit_mean" else "all units alike"
     return (
-        f"on this task the mean of micro means and the mean over all units differ: by {worst:.2g} of the gradient's norm "
-        "at update 0. The reference weighs "
-        + (
-            "every micro-batch the same, so units in short ones count more"
-            if other == "unit_mean"
-            else "units the same"
-        )
+        "on this task the mean of micro means and the mean over all units differ, "
+        f"by {worst:.2g} of the gradient's norm at update 0; the reference weighs {weighs}"
     )

@@ -1,0 +1,144 @@
+"""What a check found, in the terms of its result: elements, sites, causes with evidence, and what stands aside."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diffs.captured import read_tensors
+from diffs.first import Comparison, Difference
+from oracle.candidate import Candidate, Runs, WarmRuns
+from oracle.explain.engine import Explanation, Found, Gap
+from oracle.explain.evidence import clause, constant_ratio, described
+from oracle.explain.site import find_site
+from oracle.replays import Reading, Replay, Replays
+from oracle.result import Accepted, At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
+from reference_loop.moments import MOMENTS, Address, causal_key
+from reference_loop.recipe import Recipe
+from reference_loop.semantics import KNOBS
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Turns what was measured into parts of a result.
+
+    reading, reference: what the user expects, and the reference run under it.
+    """
+
+    reading: Reading
+    reference: Replay
+    candidate: Candidate
+    replays: Replays
+    runs: Runs | WarmRuns
+
+    def elements(self, difference: Difference) -> FirstDivergence:
+        """A difference with its elements, both sides replayed up to it where the tensors are not there in full."""
+        rows = (difference.reference, difference.candidate)
+        address = Address(*difference.address)
+        if None in rows or rows[0].dtype is None or address.moment == "end":  # type: ignore[union-attr]
+            return described(difference, None, None)
+        return described(difference, *self.tensors(address))
+
+    def tensors(self, address: Address) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Both sides' tensors at an address, as far as they can be had."""
+        moments = [[address.update, address.moment, address.kind]]
+        full = self.candidate.full
+        theirs: Mapping[Any, torch.Tensor] = read_tensors(full) if full is not None else {}
+        if address not in theirs and self.candidate.ended:
+            theirs = read_tensors(self.runs.once_more(moments))
+        run = self.replays.one(self.reading, through=max(address.update, 0), capture={"moments": moments})
+        ours: Mapping[Any, torch.Tensor] = read_tensors(run.folder)
+        return ours.get(address), theirs.get(address)
+
+    def site(self, first: Difference, found: Explanation) -> Site:
+        """Where the first divergence begins."""
+        assert self.candidate.trace is not None
+        origin = next((cause.origin for cause in found.causes if cause.at == first and cause.origin), None)
+        silent = self.candidate.unsteady | {difference.address[2:4] for difference in found.latent}
+        return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=silent)
+
+    def unexplained(self, gap: Gap) -> Unexplained:
+        """A gap with its site and what was ruled out."""
+        assert self.candidate.trace is not None
+        return Unexplained(site=find_site(gap.trace, self.candidate.trace, gap.at), ruled_out=gap.tried)
+
+    def causes(self, found: Explanation) -> Iterator[Cause]:
+        """The causes in the order in which they show.
+
+        One is confirmed if the reference with all of them is bit-identical through the update at which it shows, and
+        no other value that departs there does as well.
+        """
+        last = self.candidate.trace.last_update if self.candidate.trace else -1
+        identical = found.standing.decisive.address.update - 1 if found.standing.decisive else last
+        for cause in sorted(found.causes, key=lambda cause: causal_key(Address(*cause.at.address))):
+            at = cause.at.address
+            proven = identical >= at.update
+            yield Cause(
+                knob=cause.knob,
+                reference=cause.reference,
+                candidate=cause.candidate,
+                status="confirmed" if proven and not cause.alternatives else "suggested",
+                effect=cause.effect,
+                at=At(update=at.update, moment=at.moment),
+                identical_through_update=identical if proven else None,
+                indistinguishable=cause.alternatives,
+                evidence=tuple(self._evidence(cause)),
+                facts=self._facts(cause),
+            )
+
+    def _evidence(self, cause: Found) -> Iterator[str]:
+        address = Address(*cause.at.address)
+        if cause.knob not in KNOBS:
+            yield "the candidate's own record says so"
+        elif address.kind == "gradient":
+            ours, theirs = self.tensors(address)
+            ratio = constant_ratio(ours, theirs) if ours is not None and theirs is not None else None
+            if ratio is not None:
+                yield clause(ratio)
+
+    def _facts(self, cause: Found) -> dict[str, Any]:
+        facts: dict[str, Any] = {"configured": self.reading.recipe.accumulation}
+        if cause.knob == "accumulation.tail_divisor" and self.candidate.trace is not None:
+            micros = self.candidate.trace.rows_at(("forward", "mode"))
+            facts["actual"] = sum(row.address.update == cause.at.address.update for row in micros)
+        if cause.parameters:
+            facts["parameters"] = list(cause.parameters)
+        return facts
+
+
+def compared(comparison: Comparison | None) -> Compared:
+    """How much was compared."""
+    if comparison is None:
+        return Compared(updates=0, addresses=0)
+    return Compared(updates=comparison.updates, addresses=comparison.addresses, unmatched=comparison.unmatched_rows)
+
+
+def latent(difference: Difference) -> Latent:
+    """A witness that differs without effect."""
+    sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
+    return Latent(**difference.address._asdict(), reference=sides[0], candidate=sides[1])
+
+
+def one_sided(comparison: Comparison | None) -> Iterator[OneSided]:
+    """Decisive values of one side alone, by place. That the reference states no threshold is no value."""
+    places: dict[tuple[Any, ...], list[Any]] = {}
+    for group in comparison.unmatched if comparison else ():
+        _, _, moment, kind, name, _ = group.first
+        if MOMENTS[moment][kind] and name not in ("max_norm", "max_value"):
+            known = places.setdefault((group.side, moment, kind), [name, 0])
+            known[1] += group.rows
+    for (side, moment, kind), (name, rows) in places.items():
+        yield OneSided(side=side, moment=moment, kind=kind, name=name, addresses=rows)
+
+
+def accepted(recipe: Recipe, causes: tuple[Cause, ...]) -> Iterator[Accepted]:
+    """The recipe's accepted differences that were found."""
+    today = datetime.date.today().isoformat()
+    found = {cause.knob for cause in causes}
+    for entry in recipe.accept:
+        if entry.cause in found:
+            yield Accepted(cause=entry.cause, reason=entry.reason, until=entry.until, expired=entry.until < today)

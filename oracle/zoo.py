@@ -1,0 +1,234 @@
+"""Runs the zoo: trainers with one planted fault each, and healthy ones, and counts what the oracle says of them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from oracle import tasks
+from oracle.check import Request, check
+from oracle.errors import OracleError
+from oracle.replays import Server
+from oracle.result import Result
+from reference_loop.recipe import Recipe, load
+
+FRESH_SHARE = 0.02  # of the specimens, run again in fresh processes
+LIMIT = 120.0  # seconds that a run of a specimen may take
+
+Expected = tuple[str, Any, Any]
+"""A cause: knob, reference's value, candidate's value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specimen:
+    """A trainer of the zoo, as its file describes it.
+
+    fault: in plain words. shows: (update, moment) of the first decisive difference. causes: in the order in which they
+    show; none where no knob explains the fault. also: first causes that no recipe could tell from the expected one.
+    expect: the verdict that a healthy trainer may have at most; None for one with a fault.
+    """
+
+    name: str
+    file: Path
+    fault: str
+    task: str
+    recipe: Recipe
+    shows: tuple[int, str] | None = None
+    causes: tuple[Expected, ...] = ()
+    also: tuple[Expected, ...] = ()
+    report: str = ""
+    base: str = ""
+    expect: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the oracle made of a specimen. Fields that cannot be judged for want of a divergence are False.
+
+    wrong_confirmed: confirmed causes that were not planted.
+    """
+
+    name: str
+    verdict: str
+    found: bool
+    update_right: bool
+    moment_right: bool
+    cause_right: bool
+    all_causes: bool
+    confirmed: bool
+    wrong_confirmed: tuple[str, ...]
+    said: tuple[str, ...]
+    first: tuple[int, str] | None
+    replays: int
+    seconds: float
+
+
+def specimens(folder: Path) -> list[Specimen]:
+    """The specimens in a folder, by name; their files are read, not run."""
+    return [_read(path) for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")]
+
+
+def _read(path: Path) -> Specimen:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    constants: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+            try:
+                constants[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        file.write(constants.get("RECIPE", ""))
+        file.flush()
+        recipe = load(file.name)
+    shows = constants.get("SHOWS")
+    return Specimen(
+        name=path.stem,
+        file=path,
+        fault=(ast.get_docstring(tree) or "").partition("\n")[0],
+        task=constants.get("TASK", "regression"),
+        recipe=recipe,
+        shows=(shows[0], shows[1]) if shows else None,
+        causes=tuple(tuple(cause) for cause in constants.get("CAUSES", ())),
+        also=tuple(tuple(cause) for cause in constants.get("ALSO", ())),
+        report=constants.get("REPORT", ""),
+        base=constants.get("BASE", ""),
+        expect=constants.get("EXPECT"),
+    )
+
+
+def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
+    """Hold a result against what was planted."""
+    first = result.first_divergence
+    planted = [(knob, candidate) for knob, _, candidate in specimen.causes]
+    accepted = {(knob, candidate) for knob, _, candidate in (*specimen.causes, *specimen.also)}
+    said = [(cause.knob, cause.candidate) for cause in result.causes if cause.effect == "semantic"]
+    styles = [(cause.knob, cause.candidate) for cause in result.causes if cause.effect == "style"]
+    right = said[0] in {planted[0], *_also(specimen)} if planted and said else not planted and not said
+    wrong = [
+        f"{cause.knob} = {cause.candidate}"
+        for cause in result.causes
+        if cause.status == "confirmed" and (cause.knob, cause.candidate) not in accepted and cause.effect == "semantic"
+    ]
+    return Outcome(
+        name=specimen.name,
+        verdict=result.verdict,
+        found=result.verdict == "diverged",
+        update_right=first is not None and specimen.shows is not None and first.update == specimen.shows[0],
+        moment_right=first is not None and specimen.shows is not None and first.moment == specimen.shows[1],
+        cause_right=right,
+        all_causes=all(cause in said or cause in styles for cause in planted) or (right and len(planted) == 1),
+        confirmed=bool(planted)
+        and all(cause.status == "confirmed" for cause in result.causes if cause.effect == "semantic"),
+        wrong_confirmed=tuple(wrong),
+        said=tuple(f"{c.knob} = {c.candidate} ({c.status})" for c in result.causes)
+        or tuple(f"unexplained at {u.site.moment} of update {u.site.update}" for u in result.unexplained),
+        first=(first.update, first.moment) if first else None,
+        replays=result.replays,
+        seconds=seconds,
+    )
+
+
+def _also(specimen: Specimen) -> set[tuple[str, Any]]:
+    """First causes that count as right beside the planted one."""
+    return {(knob, candidate) for knob, _, candidate in specimen.also}
+
+
+def run(chosen: Sequence[Specimen], processes: int | None = None) -> Iterator[Outcome]:
+    """Check specimens in warm processes, several at a time; outcomes come as they are ready."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=context, initializer=_warm) as pool:
+        yield from pool.map(_one, chosen)
+
+
+def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[tuple[Specimen, Result]]:
+    """A sample of the specimens, checked in fresh processes; at least one."""
+    count = max(1, round(share * len(chosen)))
+    for specimen in random.Random(len(chosen)).sample(list(chosen), min(count, len(chosen))):
+        yield specimen, check(_request(specimen))
+
+
+def healthy_cases(
+    chosen: Sequence[Specimen], names: Iterable[str], seeds: Iterable[int], dtypes: Iterable[str]
+) -> list[Specimen]:
+    """Healthy trainers on every task, seed and precision."""
+    from dataclasses import replace
+
+    from reference_loop.recipe import Precision, ScalerOptions
+
+    cases = []
+    for one, task, seed, dtype in itertools.product(chosen, names, seeds, dtypes):
+        options = ScalerOptions(init_scale=2.0**24, growth_interval=2) if dtype == "float16" else None
+        recipe = replace(one.recipe, seed=seed, precision=Precision(dtype=dtype), scaler=options)
+        cases.append(replace(one, name=f"{one.name}-{task}-{seed}-{dtype}", task=task, recipe=recipe))
+    return cases
+
+
+_server: Server | None = None
+_place: tempfile.TemporaryDirectory[str] | None = None
+
+
+def _warm() -> None:
+    global _server, _place
+    _place = tempfile.TemporaryDirectory(prefix="oracle-zoo-")
+    _server = Server(Path(_place.name))
+
+
+def _request(specimen: Specimen) -> Request:
+    return Request(task=specimen.task, trainer=f"{specimen.file}:Trainer", recipe=specimen.recipe, timeout=LIMIT)
+
+
+def _one(specimen: Specimen) -> Outcome:
+    started = time.monotonic()
+    try:
+        result = check(_request(specimen), server=_server)
+    except OracleError as error:
+        return Outcome(
+            name=specimen.name, verdict="usage", found=False, update_right=False, moment_right=False, cause_right=False,
+            all_causes=False, confirmed=False, wrong_confirmed=(), said=(str(error),), first=None, replays=0,
+            seconds=time.monotonic() - started,
+        )  # fmt: skip
+    return judge(specimen, result, time.monotonic() - started)
+
+
+def summary(outcomes: Sequence[Outcome], planted: Sequence[Specimen]) -> dict[str, Any]:
+    """The detection table in numbers: shares from 0 to 1, counts where a name says so."""
+    total = max(1, len(outcomes))
+    pairs = {one.name for one in planted if len(one.causes) > 1}
+    named = [outcome for outcome in outcomes if outcome.name in pairs]
+    return {
+        "specimens": len(outcomes),
+        "found": sum(o.found for o in outcomes) / total,
+        "update_right": sum(o.update_right for o in outcomes) / total,
+        "moment_right": sum(o.moment_right for o in outcomes) / total,
+        "cause_right": sum(o.cause_right for o in outcomes) / total,
+        "confirmed": sum(o.confirmed for o in outcomes) / total,
+        "pairs": len(named),
+        "pairs_with_both": sum(o.all_causes for o in named),
+        "wrong_confirmed": sum(len(o.wrong_confirmed) for o in outcomes),
+        "replays_median": sorted(o.replays for o in outcomes)[len(outcomes) // 2] if outcomes else 0,
+        "seconds": sum(o.seconds for o in outcomes),
+    }
+
+
+def plain(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Outcomes as JSON-able data."""
+    return [asdict(outcome) for outcome in outcomes]
+
+
+def folder() -> Path:
+    """The zoo's folder. Raises OracleError where this installation has none."""
+    found = tasks.fixtures()
+    if found is None or not (found / "zoo").is_dir():
+        raise OracleError("there is no zoo here: run from the source tree, or install a wheel that carries it")
+    return found / "zoo"
