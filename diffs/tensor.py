@@ -115,9 +115,10 @@ def _element(
 
 def _gaps(left: torch.Tensor, right: torch.Tensor, unequal: np.ndarray) -> np.ndarray:
     """The absolute differences of the elements that differ, in float64."""
-    where = torch.from_numpy(unequal)
+    if len(unequal) < len(left):
+        left, right = (flat[torch.from_numpy(unequal)] for flat in (left, right))
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.abs(_wide(right)[where] - _wide(left)[where])
+        return np.abs(_wide(right) - _wide(left))
 
 
 def _norm(reference: torch.Tensor) -> float:
