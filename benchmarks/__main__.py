@@ -51,7 +51,7 @@ def _machine() -> str:
     processor = models[0] if models else platform.processor() or platform.machine()
     return (
         f"Taken on {date.today()}: {os.cpu_count()} cores, {processor}; Python {platform.python_version()}, "
-        f"torch {torch.__version__}."
+        f"torch {torch.__version__}; load average over the last 5 minutes {os.getloadavg()[1]:.1f}."
     )
 
 
