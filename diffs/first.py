@@ -170,7 +170,7 @@ def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Diff
         agree = _equal(left, right, rules.relative if place in rules.decimals else None)
         return None if agree else Difference(address, left, right, decisive)
     side, other = ("reference", candidate) if left else ("candidate", reference)
-    if not decisive or address.kind in rules.optional or not other.has(place):
+    if not decisive or address.kind in rules.optional or place in rules.changes or not other.has(place):
         return Unmatched(side, address, 1)
     return Difference(address, left, right, decisive)
 

@@ -164,7 +164,7 @@ def hyper(moment: str, update: int, value: Any, name: str = "w.weight_decay") ->
     ],
 )
 def test_what_is_recorded_on_change_is_compared_with_what_held(record, reference, candidate, expected) -> None:
-    rules = Rules(optional=frozenset({"hyperparameter"}), changes=CHANGES)
+    rules = Rules(changes=CHANGES)
     with record(run() + reference) as a, record(run() + candidate) as b:
         assert [difference.address.update for difference in differences(a, b, rules)] == expected
         assert [difference.address.update for difference in differences(b, a, rules)] == expected
