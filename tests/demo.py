@@ -18,8 +18,8 @@ def main(path: str, code: int) -> int:
     confirmed = [cause.knob for cause in result.causes if cause.status == "confirmed"]
     if (code, result.verdict) == (1, "diverged") and KNOB in confirmed:
         print(
-            f"\nThe demo found what it must find: transformers 4.54.0 has diverged, and {KNOB} is confirmed. "
-            "Exit code 1 of oracle check means diverged."
+            f"\nThe demo found what it must find: transformers 4.54.0 has diverged,\nand {KNOB} is confirmed. "
+            "Exit code 1 of oracle check says so."
         )
         return 0
     print(
