@@ -187,7 +187,7 @@ def wrapped(job: Any, model: torch.nn.Module, names: list[str]) -> torch.nn.Modu
             """The loss of one batch."""
             return {"loss": job.loss(self.model, batch)}
 
-        def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
             """Tied parameters once: `Trainer` saves at the end, in a format that refuses to hold a tensor twice."""
             names = {name for name, _ in self.named_parameters(remove_duplicate=False)}
             again = names - {name for name, _ in self.named_parameters()}
