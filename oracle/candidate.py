@@ -116,7 +116,7 @@ class WarmRuns:
         return self.folder / "again"
 
 
-FULL = {"capture": "all", "budget_bytes": 512 << 20}
+FULL: dict[str, Any] = {"capture": "all", "budget_bytes": 512 << 20}
 """The second run keeps its tensors, up to a size at which elements rather get a run of their own."""
 
 

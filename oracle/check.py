@@ -15,7 +15,7 @@ from typing import Any
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
 from oracle import environment, findings, processes, tasks, trainers
-from oracle.candidate import Candidate, Runs, WarmRuns, idle_reason
+from oracle.candidate import FULL, Candidate, Runs, WarmRuns, idle_reason
 from oracle.errors import OutputError
 from oracle.explain.engine import Explainer, Explanation
 from oracle.explain.evidence import described
@@ -86,7 +86,7 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
             else:
                 runs = WarmRuns(spec, folder / "candidate", server, request.timeout)
             replays = Replays(warm, task, folder / "replays", digest=place.digest, device=request.device)
-            (reference,) = replays.run(reading)
+            (reference,) = replays.run(reading, **FULL)
             candidate = runs.wait()
             if isinstance(reference, ReplayFailed):
                 raise reference
@@ -173,7 +173,7 @@ class Case:
             causes=tuple(case.causes(found)),
             unexplained=() if noise.covers else tuple(map(case.unexplained, found.gaps)),
             latent=tuple(map(findings.latent, found.latent)),
-            notes=tuple(filter(None, [uneven_weights(case.replays, case.reading)])),
+            notes=tuple(filter(None, [uneven_weights(case.replays, case.reading, case.reference)])),
         )
 
     def _result(

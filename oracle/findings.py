@@ -47,11 +47,15 @@ class Findings:
         """Both sides' tensors at an address, as far as they can be had."""
         moments = [[address.update, address.moment, address.kind]]
         full = self.candidate.full
-        theirs: Mapping[Any, torch.Tensor] = read_tensors(full) if full is not None else {}
+        ours: Mapping[Any, torch.Tensor]
+        theirs: Mapping[Any, torch.Tensor]
+        theirs = dict[Any, torch.Tensor]() if full is None else read_tensors(full)
         if address not in theirs and self.candidate.ended:
             theirs = read_tensors(self.runs.once_more(moments))
-        run = self.replays.one(self.reading, through=max(address.update, 0), capture={"moments": moments})
-        ours: Mapping[Any, torch.Tensor] = read_tensors(run.folder)
+        ours = read_tensors(self.reference.folder)
+        if address not in ours:
+            run = self.replays.one(self.reading, through=max(address.update, 0), capture={"moments": moments})
+            ours = read_tensors(run.folder)
         return ours.get(address), theirs.get(address)
 
     def site(self, first: Difference, found: Explanation) -> Site:
@@ -69,8 +73,8 @@ class Findings:
     def causes(self, found: Explanation) -> Iterator[Cause]:
         """The causes in the order in which they show.
 
-        One is confirmed if the reference with all of them is bit-identical through the update at which it shows, and
-        no other value that departs there does as well.
+        One is confirmed if the reference with all of them is bit-identical through the update at which it shows, no
+        other value that departs there does as well, and the evidence is not thin.
         """
         last = self.candidate.trace.last_update if self.candidate.trace else -1
         identical = found.standing.decisive.address.update - 1 if found.standing.decisive else last
@@ -81,7 +85,7 @@ class Findings:
                 knob=cause.knob,
                 reference=cause.reference,
                 candidate=cause.candidate,
-                status="confirmed" if proven and not cause.alternatives else "suggested",
+                status="confirmed" if proven and not cause.alternatives and not cause.thin else "suggested",
                 effect=cause.effect,
                 at=At(update=at.update, moment=at.moment),
                 identical_through_update=identical if proven else None,
@@ -92,6 +96,8 @@ class Findings:
 
     def _evidence(self, cause: Found) -> Iterator[str]:
         address = Address(*cause.at.address)
+        if cause.thin:
+            yield cause.thin
         if cause.knob not in KNOBS:
             yield "the candidate's own record says so"
         elif address.kind == "gradient":

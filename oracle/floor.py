@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ import torch
 from reference_loop import randomness
 from reference_loop.moments import Address
 from reference_loop.operations import Fetch, Operation, Start
-from reference_loop.recipe import Precision
 from reference_loop.state import State
 
 # Calibrated in tests/oracle/test_floor.py: healthy arithmetic stays below, a systematic error of 0.1 % is far above.
@@ -80,7 +78,7 @@ def in_float64(state: State) -> State:
     model = copy.deepcopy(state.model).double()
     twin = copy.copy(state)
     twin.model = model
-    twin.recipe = replace(state.recipe, precision=Precision(dtype="float32"))
+    twin.dtype = torch.float32
     twin.parameters, twin.buffers = dict(model.named_parameters()), dict(model.named_buffers())
     for name, gradient in state.gradients().items():
         twin.parameters[name].grad = gradient.double()

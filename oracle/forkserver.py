@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from reference_loop.moments import Address
 
 
+NEEDED = (
+    "oracle.floor", "oracle.job", "oracle.recorder.probes", "oracle.recorder.trace", "oracle.tasks", "oracle.trainers",
+    "reference_loop.interpreter", "reference_loop.plan", "reference_loop.state", "torch.optim", "torch.utils.data",
+)  # fmt: skip
+"""What a run imports; here once, for all of them."""
+
+
 def main(arguments: list[str]) -> int:
     """Serve requests until the input ends."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
@@ -33,6 +40,8 @@ def main(arguments: list[str]) -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a task prints is no answer
     worker.pin(spec["threads"])
+    for name in NEEDED:
+        importlib.import_module(name)
     if spec["task"] is not None:
         warm(spec["task"])
     for line in sys.stdin:
@@ -118,8 +127,9 @@ def _outcome(folder: Path, code: int) -> dict[str, Any]:
 def replay(request: dict[str, Any]) -> dict[str, Any]:
     """One reference run, recorded into the request's folder.
 
-    Returns facts: `samples` of the training data; `nan`, the first address of a parameter, buffer or optimizer state
-    that holds a NaN, or None; `local`, what `floor.judge` found, where the request asks for it.
+    Returns facts: `samples` of the training data; `units`, [epoch, index, counts] of each batch; `nan`, the first
+    address of a parameter, buffer or optimizer state that holds a NaN, or None; `local`, what `floor.judge` found,
+    where the request asks for it.
     """
     from oracle import floor
     from oracle.recorder.trace import TraceWriter
@@ -163,7 +173,8 @@ def replay(request: dict[str, Any]) -> dict[str, Any]:
         pins = Pins.of(request["pins"])
         interpreter.run(operations, state, observe, pins=pins, through=request["through"])
         writer.close({"kind": "reference", "recipe": request["recipe"], "semantics": request["semantics"]})
-    return {"nan": nan, **facts}
+    units = [[*batch, counts] for batch, counts in state.units.items()]
+    return {"nan": nan, "units": units, **facts}
 
 
 _KEPT = frozenset({"parameter", "buffer", "optimizer_state"})

@@ -52,10 +52,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a reference run left: its trace, the first NaN in what it keeps, and the floor's findings where asked."""
+    """What a reference run left: its trace, its data's counts, the first NaN in what it keeps, the floor's findings."""
 
     folder: Path
     samples: int
+    units: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
     nan: list[Any] | None = None
     local: list[dict[str, Any]] | None = None
 
@@ -137,7 +138,8 @@ class Replays:
         self,
         *readings: Reading,
         through: int | None = None,
-        capture: dict[str, Any] | None = None,
+        capture: dict[str, Any] | str | None = None,
+        budget_bytes: int = 1 << 40,
         local: bool = False,
     ) -> list[Replay | ReplayFailed]:
         """Run the reference under each reading; one that raises gives its error in place of a run.
@@ -162,7 +164,7 @@ class Replays:
                     "local": str(self.candidate) if local else None,
                     "through": through,
                     "capture": capture,
-                    "budget_bytes": 1 << 40 if capture else 0,
+                    "budget_bytes": budget_bytes if capture else 0,
                     "digest": self.digest,
                     "device": self.device,
                 }
@@ -170,7 +172,13 @@ class Replays:
         return [
             ReplayFailed(f"{outcome['error']['type']}: {outcome['error']['message']}")
             if outcome["error"]
-            else Replay(Path(request["folder"]), outcome["samples"], outcome["nan"], outcome.get("local"))
+            else Replay(
+                Path(request["folder"]),
+                outcome["samples"],
+                {(epoch, index): counts for epoch, index, counts in outcome["units"]},
+                outcome["nan"],
+                outcome.get("local"),
+            )
             for request, outcome in zip(requests, self.server.ask(requests), strict=True)
         ]
 

@@ -49,29 +49,37 @@ class Divisor:
     divide: str
 
     @property
+    def by_units(self) -> bool:
+        """Whether the divisor counts units."""
+        return self.normalise.startswith("unit")
+
+    @property
     def reduction(self) -> str:
         """The reduction that the task's loss is asked for."""
-        return "sum" if self.normalise.startswith("unit") else "mean"
+        return "sum" if self.by_units else "mean"
 
     @property
     def after_backward(self) -> bool:
         """Whether the accumulated gradient is divided in place of the loss."""
         return self.divide.startswith("gradient")
 
-    def numbers(self, state: State) -> list[int]:
-        """What to divide by, one number after another."""
-        if self.normalise == "sum":
-            return []
-        if self.normalise == "micro_mean":
-            return [self.micros]
-        if self.normalise == "twice":
-            return [self.micros, self.micros]
-        units = sum(_units(self.units, state, state.units[batch]) for batch in self.batches)
-        return [units] if self.normalise == "unit_mean" else [units, self.micros]
+    def numbers(self, units: int) -> list[int]:
+        """What to divide by, one number after another.
+
+        units: of the whole window; only a summed loss is divided by them.
+        """
+        return {
+            "sum": [],
+            "micro_mean": [self.micros],
+            "twice": [self.micros, self.micros],
+            "unit_mean": [units],
+            "unit_mean_twice": [units, self.micros],
+        }[self.normalise]
 
     def apply(self, value: torch.Tensor, state: State) -> torch.Tensor:
         """`value` divided, as a new tensor."""
-        for number in self.numbers(state):
+        units = sum(_units(self.units, state, state.units[batch]) for batch in self.batches) if self.by_units else 1
+        for number in self.numbers(units):
             value = value * (1.0 / number) if self.divide.endswith("reciprocal") else value / number
         return value
 
@@ -98,9 +106,10 @@ class Start(Operation):
     clip: ClipTable | None
     total: int
     formula: str
+    dtype: str
 
     def do(self, state: State) -> Iterator[Observation]:
-        state.begin(self.decay_set, self.total, self.formula)
+        state.begin(self.decay_set, self.total, self.formula, self.dtype)
         for name, parameter in state.parameters.items():
             yield Address(-1, -1, "start", "parameter", name), parameter.detach()
         for name, buffer in state.buffers.items():

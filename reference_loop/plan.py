@@ -59,7 +59,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
     update, micro, fetched = at.updates, 0, (at.epoch, at.index - 1)
-    yield Start(s.optimizer.decay_set, recipe.clip, total, s.schedule.formula)
+    yield Start(s.optimizer.decay_set, recipe.clip, total, s.schedule.formula, _dtype(recipe, s))
     if resume:
         yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
     for window in windows(recipe, s, samples, at):
@@ -81,7 +81,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
             yield Backward(update, micro, divisor)
             if recipe.clip and s.clip.moment == "micro":
                 yield Clip(recipe.clip, s.clip.kind)
-            if _scales(recipe) and s.scaler.unit == "micro":
+            if _scales(recipe, s) and s.scaler.unit == "micro":
                 yield Rescale(update)
 
             ends_window, ends_epoch = position == len(window.batches) - 1, index == count - 1
@@ -107,7 +107,7 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
         yield Divide(divisor)
     if recipe.clip and s.clip.moment == "scaled":
         yield Clip(recipe.clip, s.clip.kind)
-    if _scales(recipe):
+    if _scales(recipe, s):
         yield Unscale()
     if recipe.clip and s.clip.moment == "unscaled":
         yield Clip(recipe.clip, s.clip.kind)
@@ -115,7 +115,7 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     if by_update and s.schedule.order == "before_update":
         yield Schedule()
     yield Update(update, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
-    if _scales(recipe) and s.scaler.unit == "update":
+    if _scales(recipe, s) and s.scaler.unit == "update":
         yield Rescale(update)
     if by_update and s.schedule.order == "after_update":
         yield Schedule(on_skip=s.schedule.on_skip)
@@ -227,5 +227,11 @@ def _needed(s: Semantics, window: Window, position: int, count: int) -> tuple[tu
     return ((epoch, index),)
 
 
-def _scales(recipe: Recipe) -> bool:
-    return recipe.precision.dtype == "float16"
+def _dtype(recipe: Recipe, s: Semantics) -> str:
+    """The type that autocast computes in; full precision stays what it is."""
+    asked = recipe.precision.dtype
+    return asked if s.precision.compute == "as_asked" or asked == "float32" else s.precision.compute
+
+
+def _scales(recipe: Recipe, s: Semantics) -> bool:
+    return _dtype(recipe, s) == "float16"

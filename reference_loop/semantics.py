@@ -371,6 +371,19 @@ class Scaler:
 class Precision:
     """What autocast covers."""
 
+    compute: Literal["as_asked", "float32", "bfloat16"] = _knob(
+        {
+            "as_asked": ("Autocast uses the type that the recipe asks for.", _TORCH_AMP),
+            "float32": (
+                "The type is not supported where it trains, and training silently stays in float32.",
+                f"{_ACCELERATE}/blob/main/src/accelerate/accelerator.py",
+            ),
+            "bfloat16": (
+                "float16 is asked for and bfloat16 is used, without a loss scale.",
+                f"{_LIGHTNING}/blob/master/src/lightning/pytorch/trainer/connectors/accelerator_connector.py",
+            ),
+        }
+    )
     loss: Literal["inside_autocast", "outside_autocast"] = _knob(
         {
             "inside_autocast": ("Forward and loss both run under autocast.", _TORCH_AMP),

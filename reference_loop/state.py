@@ -64,15 +64,8 @@ class State:
         self.lr: dict[str, float] = {}
         self.position = 0
         self.total, self.formula = 0, "progress"
+        self.dtype = torch.float32
         self.scaler: Scaler | None = None
-        if recipe.precision.dtype == "float16":
-            options = recipe.scaler or ScalerOptions()
-            self.scaler = Scaler(
-                init_scale=options.init_scale,
-                growth_factor=options.growth_factor,
-                backoff_factor=options.backoff_factor,
-                growth_interval=options.growth_interval,
-            )
         self.found_inf = self.skipped = False
         self.ema: dict[str, torch.Tensor] = {}
         self.batches: dict[tuple[int, int], dict[str, Any]] = {}
@@ -82,9 +75,11 @@ class State:
         self.micros = 0
         self.cursor = (0, 0)
 
-    def begin(self, decay_set: str, total: int, formula: str) -> None:
-        """Set up the optimizer's arguments and the first learning rate."""
-        self.total, self.formula = total, formula
+    def begin(self, decay_set: str, total: int, formula: str, dtype: str) -> None:
+        """Set up the optimizer's arguments, the first learning rate, and the precision: float16 brings a scaler."""
+        self.total, self.formula, self.dtype = total, formula, DTYPES[dtype]
+        if self.dtype == torch.float16:
+            self.scaler = Scaler(**vars(self.recipe.scaler or ScalerOptions()))
         given = {**optimizers.DEFAULTS[self.recipe.optimizer.name], **self.recipe.optimizer.arguments()}
         given.pop("lr")
         for name, decaying in decays(decay_set, self.model).items():
@@ -152,8 +147,7 @@ class State:
     @contextmanager
     def autocast(self, loss_cast: str) -> Iterator[None]:
         """The recipe's precision around forward and loss, or around the forward alone."""
-        dtype = DTYPES[self.recipe.precision.dtype]
-        context = torch.autocast(self.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        context = torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
         if loss_cast == "inside_autocast":
             with context:
                 yield

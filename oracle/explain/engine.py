@@ -8,15 +8,14 @@ unexplained, the candidate's values are pinned there, and the search goes on beh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from diffs.first import Difference, differences
 from diffs.trace import Trace
 from oracle.explain.numbers import Number, decay_as_a_whole, numbers, other_rates, taken
-from oracle.explain.options import Option, options, pairs
+from oracle.explain.options import Option, Scene, options, pairs
 from oracle.explain.standing import RULES, Standing, stand
 from oracle.replays import Pin, Reading, Replay, ReplayFailed, Replays
 from reference_loop.semantics import KNOBS, Effect
@@ -24,6 +23,7 @@ from reference_loop.semantics import KNOBS, Effect
 MOST_CAUSES = 10
 MOST_PAIRS = 64
 MOST_BRANCHES = 3
+ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
 
 # Where the candidate's values are taken when a place stays unexplained: all that training reads behind it.
 PINS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -43,6 +43,7 @@ class Found:
     origin: the first difference of any kind, if it removes that as well.
     parameters: whom a number concerns; empty for knobs.
     alternatives: options that do exactly as well.
+    thin: why the replay alone does not prove it; "" if it does.
     """
 
     knob: str
@@ -53,6 +54,7 @@ class Found:
     origin: Difference | None = None
     parameters: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
+    thin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,7 @@ class Explainer:
             if read is not None:
                 now = read
                 continue
-            best = self._adopt(now)
+            best = self._adopt(now) or self._try_rates(now)
             if len(best) == 1:
                 now = best[0]
             elif best:
@@ -139,17 +141,36 @@ class Explainer:
         target = now.standing.decisive or now.standing.first
         assert target is not None
         through = max(target.address.update, 0)
-        single = options(now.reading, now.replay.samples, through)
+        every: list[tuple[Option, ...]] = [(option,) for option in options(now.reading, now.replay.samples, through)]
         if now.standing.decisive is None:
-            single = [option for option in single if KNOBS[option[0]].effect == "style"]
-        steps = self._try(now, [(option,) for option in single], through)
-        if not steps:
-            steps = self._try_rates(now)
-        if not steps and now.standing.decisive is not None:
-            site = now.standing.first or target
-            near = dict.fromkeys([*pairs(single, site.address.moment), *pairs(single, target.address.moment)])
-            steps = self._try(now, list(islice(near, MOST_PAIRS)), through)
-        return steps
+            every = [choice for choice in every if KNOBS[choice[0][0]].effect == "style"]
+        tried: dict[tuple[Option, ...], None] = {}
+        for choices in self._by_promise(now, every):
+            fresh = [choice for choice in choices if choice not in tried]
+            tried.update(dict.fromkeys(fresh))
+            steps = self._try(now, fresh, through)
+            if steps:
+                return steps
+        return []
+
+    def _by_promise(self, now: Explanation, every: list[tuple[Option, ...]]) -> Iterator[list[tuple[Option, ...]]]:
+        """Choices in the order in which they are worth a replay.
+
+        First those that can act where something first differs, then those that can act at the decisive difference, then
+        two at once, and at last whatever is left.
+        """
+        sites = [site for site in dict.fromkeys((now.standing.first, now.standing.decisive)) if site is not None]
+        replay = now.replay
+        scenes = [
+            Scene(now.reading, replay.samples, site, replay.trace, self.candidate, replay.units) for site in sites
+        ]
+        for scene in scenes:
+            yield scene.likely(every)
+        if now.standing.decisive is not None:
+            two = list(pairs([option for (option,) in every]))
+            for scene in scenes:
+                yield scene.likely(two)[:MOST_PAIRS]
+        yield every
 
     def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int) -> list[Explanation]:
         """Replay each choice through the difference, the ones that get past it to the end, and return the best."""
@@ -200,6 +221,7 @@ class Explainer:
                 at=target,
                 origin=_removed(now.standing, standing),
                 alternatives=alternatives,
+                thin="it was found together with another one, not by itself" if len(choice) > 1 else "",
             )
             for name, value in choice
         )
@@ -299,22 +321,32 @@ class Explainer:
         ]
         rates = [(sides[0][update], sides[1][update]) for update in sorted(sides[0].keys() & sides[1].keys())]
         choices = other_rates(now.reading, rates)
+        told = len({candidate for _, candidate in rates if candidate})
+        thin = "" if told >= ENOUGH_RATES else f"it rests on {told} different rates"
         ends = []
         for (label, old, new, reading), replay in zip(choices, self.replays.run(*(c[3] for c in choices)), strict=True):
-            if isinstance(replay, Replay):
+            if isinstance(replay, Replay) and self._rates_agree(replay):
+                cause = Found(
+                    knob=f"hyperparameter.{label}",
+                    reference=old,
+                    candidate=new,
+                    effect="semantic",
+                    at=target,
+                    thin=thin,
+                )
                 standing = self.stand(replay)
-                if standing.key > now.standing.key:
-                    cause = Found(
-                        knob=f"hyperparameter.{label}", reference=old, candidate=new, effect="semantic", at=target
-                    )
-                    step = replace(now, reading=reading, replay=replay, standing=standing, causes=(*now.causes, cause))
-                    ends.append(step)
-        best = max((end.standing.key for end in ends), default=None)
-        tied = [end for end in ends if end.standing.key == best]
-        others = tuple(f"{end.causes[-1].knob} = {end.causes[-1].candidate}" for end in tied[1:])
+                ends.append(
+                    replace(now, reading=reading, replay=replay, standing=standing, causes=(*now.causes, cause))
+                )
+        others = tuple(f"{end.causes[-1].knob} = {end.causes[-1].candidate}" for end in ends[1:])
         return [
-            replace(end, causes=(*end.causes[:-1], replace(end.causes[-1], alternatives=others))) for end in tied[:1]
+            replace(end, causes=(*end.causes[:-1], replace(end.causes[-1], alternatives=others))) for end in ends[:1]
         ]
+
+    def _rates_agree(self, replay: Replay) -> bool:
+        """Whether every learning rate is the candidate's, to the end."""
+        found = differences(replay.trace, self.candidate, RULES, decisive_only=True)
+        return not any(difference.address.kind == "learning_rate" for difference in found)
 
     # Where nothing helps
 

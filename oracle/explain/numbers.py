@@ -9,7 +9,7 @@ from typing import Any
 
 from diffs.first import Difference
 from oracle.replays import Reading
-from reference_loop.recipe import Clip, RecipeError
+from reference_loop.recipe import Clip, Schedule
 
 
 @dataclass(frozen=True)
@@ -63,35 +63,35 @@ def decay_as_a_whole(reading: Reading, number: Number) -> Reading | None:
 
 
 def other_rates(reading: Reading, rates: list[tuple[float, float]]) -> list[tuple[str, Any, Any, Reading]]:
-    """Readings in which the learning rates come from another base rate or another schedule.
+    """Readings in which the candidate's learning rates come from another base rate or another schedule.
 
     rates: the reference's and the candidate's rate, update by update.
-    Returns (name, reference's value, candidate's value, reading).
+    Returns (name, reference's value, candidate's value, reading). They are guesses: what fits has to fit all rates.
     """
     recipe = reading.recipe
     found: list[tuple[str, Any, Any, Reading]] = []
-    ratios = {candidate / reference for reference, candidate in rates if reference and candidate}
-    if len(ratios) >= 1:
-        candidates = [c for _, c in rates]
-        for lr in dict.fromkeys([recipe.optimizer.lr * ratio for ratio in sorted(ratios)[:2]] + [max(candidates)]):
-            if lr != recipe.optimizer.lr:
-                changed = replace(recipe, optimizer=replace(recipe.optimizer, lr=lr))
-                found.append(("lr", recipe.optimizer.lr, lr, replace(reading, recipe=changed)))
-    from reference_loop.recipe import Schedule
-
+    ratios = [candidate / reference for reference, candidate in rates if reference]
+    if ratios and max(ratios) - min(ratios) <= 1e-9 * abs(ratios[0]):
+        lr = _nearest(recipe.optimizer.lr * ratios[0])
+        changed = replace(recipe, optimizer=replace(recipe.optimizer, lr=lr))
+        found.append(("lr", recipe.optimizer.lr, lr, replace(reading, recipe=changed)))
     now = recipe.schedule or Schedule(name="constant")
-    rising = max(range(len(rates)), key=lambda t: rates[t][1], default=0)
+    peak = max(range(len(rates)), key=lambda t: rates[t][1], default=0)
     for name in ("constant", "linear", "cosine"):
-        for warmup in dict.fromkeys((now.warmup, rising, 0)):
+        for warmup in dict.fromkeys((now.warmup, peak, 0)):
             if (name, warmup) != (now.name, now.warmup):
-                try:
-                    changed = replace(recipe, schedule=Schedule(name=name, warmup=warmup))
-                except RecipeError:
-                    continue
+                changed = replace(recipe, schedule=Schedule(name=name, warmup=warmup))
                 label = "schedule" if name != now.name else "warmup"
                 values = (now.name, name) if label == "schedule" else (now.warmup, warmup)
                 found.append((label, *values, replace(reading, recipe=changed)))
     return found
+
+
+def _nearest(value: float) -> float:
+    """The number that a person would have written: the shortest decimal within rounding of `value`."""
+    return next(
+        short for digits in range(1, 18) if abs((short := float(f"{value:.{digits}g}")) - value) <= 4e-16 * abs(value)
+    )
 
 
 def _commonest(values: Iterable[Any]) -> Any:

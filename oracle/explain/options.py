@@ -1,37 +1,64 @@
-"""Which single decisions could explain a difference: those whose plan departs no later than it."""
+"""Which single decisions could explain a difference, and which of them the numbers leave standing.
+
+`options` lists every knob value whose plan departs no later than the difference. `likely` keeps those that can act at
+its site: everything that enters the site agrees, so only operations of the same window that write there can matter,
+and what they would write can be calculated beforehand where it is a batch or a divided loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, zip_longest
-from math import inf
+from math import inf, isfinite, prod
+from typing import Any
 
+from diffs.first import Difference
+from diffs.trace import Trace
 from oracle.replays import Reading
-from reference_loop.operations import Operation
+from reference_loop import operations as ops
+from reference_loop.operations import Divisor, Operation
 from reference_loop.plan import plan
 from reference_loop.semantics import KNOBS
 
 Option = tuple[str, str]
 """A knob and a value for it."""
 
-# Knobs whose effects meet in one moment, so that two of them may have to change together.
-RELATED: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "accumulation.tail", "accumulation.cadence", "schedule.stop", "rng"),
-    "forward": ("precision", "model", "evaluate", "rng", "data.lookahead", "accumulation.normalise"),
-    "backward": ("accumulation", "gradient", "clip", "precision"),
-    "consume": ("accumulation", "gradient", "clip", "schedule", "scaler"),
-    "update": ("optimizer", "scaler", "evaluate"),
-    "schedule": ("schedule",),
-    "evaluate": ("evaluate", "metric", "model"),
-    "log": ("log", "accumulation.normalise"),
+Batch = tuple[int, int]
+"""(epoch, index in the epoch)."""
+
+# The operations that write what is seen at a place, given what entered the window.
+WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
+    ("start", "hyperparameter"): (ops.Start,),
+    ("batch", "batch_ids"): (ops.Fetch, ops.Forward),
+    ("batch", "input"): (ops.Fetch, ops.Forward),
+    ("forward", "rng"): (ops.Fetch, ops.Evaluate),
+    ("forward", "mode"): (ops.TrainMode, ops.Evaluate),
+    ("forward", "loss"): (ops.Forward, ops.TrainMode, ops.Evaluate),
+    ("backward", "objective"): (ops.Forward, ops.Backward, ops.Rescale),
+    ("backward", "gradient"): (ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Evaluate),
+    ("consume", "gradient"): (ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale),
+    ("consume", "learning_rate"): (ops.Start, ops.Schedule),
+    ("update", "parameter"): (ops.Update,),
+    ("update", "optimizer_state"): (ops.Update,),
+    ("update", "scaler"): (ops.Rescale,),
+    ("schedule", "learning_rate"): (ops.Start, ops.Schedule),
+    ("evaluate", "metric"): (ops.Evaluate,),
+    ("evaluate", "rng"): (ops.Evaluate,),
+    ("evaluate", "mode"): (ops.Evaluate,),
+    ("evaluate", "gradient"): (ops.Evaluate, ops.Clear),
+    ("log", "metric"): (ops.Log,),
 }
+# What is written from the beginning of the run on, not in one window alone.
+CUMULATIVE = (ops.Start, ops.Schedule)
+TOLERANCE = 0.02  # of a calculated ratio; half precision rounds a loss by up to 0.4 %
 
 
 def options(reading: Reading, samples: int, through: int) -> list[Option]:
     """Every knob value other than the reading's whose plan departs from its plan by update `through`.
 
-    Of several values that mean the same plan, the first stands for all.
-    Style knobs come first, so that they win where a semantic one does no better.
+    Of several values that mean the same plan, the first stands for all. Style knobs come first, so that they win where
+    a semantic one does no better.
     """
     known = _operations(reading, samples)
     found: list[Option] = []
@@ -50,15 +77,118 @@ def options(reading: Reading, samples: int, through: int) -> list[Option]:
     return found
 
 
-def pairs(single: list[Option], moment: str) -> Iterator[tuple[Option, Option]]:
-    """Two options at once, of different knobs that both act at `moment`."""
-    related = RELATED.get(moment, ())
-    near = [option for option in single if any(option[0].startswith(prefix) for prefix in related)]
-    return ((a, b) for a, b in combinations(near, 2) if a[0] != b[0])
+@dataclass(frozen=True)
+class Scene:
+    """A difference with what is known around it.
+
+    site: the first difference of any kind. units: for each batch of the reference, its units by every way to count.
+    """
+
+    reading: Reading
+    samples: int
+    site: Difference
+    reference: Trace
+    candidate: Trace
+    units: Mapping[Batch, Mapping[str, int]]
+
+    def likely(self, choices: Sequence[tuple[Option, ...]]) -> list[tuple[Option, ...]]:
+        """The choices that can act at the site, and there write what the candidate has."""
+        known = _operations(self.reading, self.samples)
+        kept = []
+        for choice in choices:
+            reading = self.reading
+            for name, value in choice:
+                reading = reading.with_knob(name, value)
+            other = _operations(reading, self.samples)
+            if self._acts(known, other) and self._fits(known, other, reading):
+                kept.append(choice)
+        return kept
+
+    def _acts(self, known: list[Operation], other: list[Operation]) -> bool:
+        writers = WRITERS.get(self.site.address[2:4])
+        if writers is None:
+            return True
+        ours, theirs = (_written(plan, self.site.address.update, writers) for plan in (known, other))
+        return ours != theirs
+
+    def _fits(self, known: list[Operation], other: list[Operation], reading: Reading) -> bool:
+        moment, kind = self.site.address[2:4]
+        if moment == "batch" and reading.semantics.data.order == self.reading.semantics.data.order:
+            return self._same_batches(known, other)
+        if (moment, kind) == ("backward", "objective"):
+            return self._same_ratio(known, other)
+        return True
+
+    def _same_batches(self, known: list[Operation], other: list[Operation]) -> bool:
+        """Whether the other plan trains in this update the batches that the candidate does, where they are known."""
+        update = self.site.address.update
+        names = {self._identity(self.reference, op.update, op.micro): (op.epoch, op.index) for op in _forwards(known)}
+        planned = {op.micro: (op.epoch, op.index) for op in _forwards(other) if op.update == update}
+        seen = self.candidate.rows_at(("forward", "rng"))
+        micros = {row.address.micro for row in seen if row.address.update == update}
+        if micros and planned.keys() != micros:
+            return False
+        for micro, batch in planned.items():
+            found = names.get(self._identity(self.candidate, update, micro))
+            if found is not None and found != batch and list(names.values()).count(found) == 1:
+                return False
+        return True
+
+    def _identity(self, trace: Trace, update: int, micro: int) -> Any:
+        rows = [trace.row((update, micro, "batch", "batch_ids", "id", 0))]
+        return rows[0].digest if rows[0] else None
+
+    def _same_ratio(self, known: list[Operation], other: list[Operation]) -> bool:
+        """Whether the other plan would divide the loss as the candidate did, by calculation."""
+        sides = [row.content if row else None for row in (self.site.reference, self.site.candidate)]
+        if not all(isinstance(side, (int, float)) and isfinite(side) and side for side in sides):
+            return True
+        shares = [self._share(plan) for plan in (known, other)]
+        if None in shares:
+            return True
+        expected, seen = shares[1] / shares[0], sides[1] / sides[0]  # type: ignore[operator]
+        return abs(expected / seen - 1) <= TOLERANCE
+
+    def _share(self, plan: list[Operation]) -> float | None:
+        """The objective at the site as a multiple of the micro-batch's mean loss."""
+        update, micro = self.site.address[:2]
+        here = [
+            op
+            for op in plan
+            if isinstance(op, (ops.Forward, ops.Backward)) and (op.update, op.micro) == (update, micro)
+        ]
+        forward = next((op for op in here if isinstance(op, ops.Forward)), None)
+        backward = next((op for op in here if isinstance(op, ops.Backward)), None)
+        if forward is None or backward is None:
+            return None
+        counts = self.units.get((forward.epoch, forward.index))
+        numbers = self._numbers(backward.divisor)
+        if counts is None or numbers is None:
+            return None
+        share = counts["task"] if forward.reduction == "sum" else 1
+        return share if backward.divisor.after_backward else share / prod(numbers)
+
+    def _numbers(self, divisor: Divisor) -> list[int] | None:
+        if not divisor.by_units:
+            return divisor.numbers(1)
+        try:
+            total = sum(self.units[batch][divisor.units] for batch in divisor.batches)
+        except KeyError:
+            return None
+        return divisor.numbers(total) if total else None
+
+
+def pairs(single: list[Option]) -> Iterator[tuple[Option, ...]]:
+    """Two options at once, of different knobs."""
+    return ((a, b) for a, b in combinations(single, 2) if a[0] != b[0])
 
 
 def _operations(reading: Reading, samples: int) -> list[Operation]:
     return list(plan(reading.recipe, reading.semantics, samples))
+
+
+def _forwards(plan: list[Operation]) -> Iterator[ops.Forward]:
+    return (operation for operation in plan if isinstance(operation, ops.Forward))
 
 
 def _departs(known: list[Operation], other: list[Operation]) -> float:
@@ -69,3 +199,17 @@ def _departs(known: list[Operation], other: list[Operation]) -> float:
             return update
         update = max(update, getattr(ours, "update", -1))
     return inf
+
+
+def _written(plan: list[Operation], update: int, writers: tuple[type[Operation], ...]) -> list[Operation]:
+    """The operations of some types between the previous update and the opening of the window after this one."""
+    found = []
+    window = 0
+    for operation in plan:
+        if window > update and isinstance(operation, ops.Fetch):
+            break
+        if isinstance(operation, writers) and (window >= update or isinstance(operation, CUMULATIVE)):
+            found.append(operation)
+        if isinstance(operation, ops.Update):
+            window = operation.update + 1
+    return found

@@ -181,6 +181,11 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "update": ("counts the scaler's growth in updates",),
         "micro": ("counts the scaler's growth in micro-batches",),
     },
+    "precision.compute": {
+        "as_asked": ("computes in the type that the recipe asks for",),
+        "float32": ("computes in float32, not in the type that the recipe asks for",),
+        "bfloat16": ("computes in bfloat16, not in the type that the recipe asks for",),
+    },
     "precision.loss": {
         "inside_autocast": ("computes the loss under autocast",),
         "outside_autocast": ("computes the loss outside autocast",),

@@ -1,0 +1,134 @@
+"""A plan says what will happen, and every value of every knob makes it say something else."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from reference_loop.operations import Backward, Cursor, Evaluate, Fetch, Forward, Log, Schedule, Update
+from reference_loop.plan import can_step, plan, planned_updates, windows
+from reference_loop.recipe import from_dict
+from reference_loop.semantics import KNOBS, Semantics, SemanticsError
+
+# 10 samples in batches of 2: 5 micro-batches an epoch, a window of 4 and one of 1; 9 samples have an incomplete batch.
+RICH = from_dict({
+    "epochs": 2, "batch_size": 2, "accumulation": 4, "shuffle": True,
+    "optimizer": {"name": "adamw", "lr": 0.1}, "schedule": {"name": "linear", "warmup": 1}, "clip": {"max_norm": 1.0},
+    "precision": {"dtype": "float16"}, "log": {}, "evaluate": {},
+})  # fmt: skip
+SAMPLES = 9
+
+
+def operations(recipe=RICH, samples=SAMPLES, **changes):
+    s = Semantics.of(recipe)
+    for name, value in changes.items():
+        s = s.with_(name.replace("__", "."), value)
+    return list(plan(recipe, s, samples))
+
+
+@pytest.mark.parametrize(("knob", "value"), [(k.name, v) for k in KNOBS.values() for v in k.values])
+def test_every_value_of_every_knob_changes_the_plan(knob, value):
+    s = Semantics.of(RICH)
+    others = [v for v in KNOBS[knob].values if v != value]
+    base = s if knob != "accumulation.units" else s.with_("accumulation.normalise", "unit_mean")
+    recipe = RICH
+    if knob == "accumulation.divide" or knob == "schedule.stop":  # a reciprocal of 4 is exact; carrying makes less updates
+        recipe = from_dict({**_plain(RICH), "accumulation": 3})
+        base = base.with_("schedule.horizon", "floor")
+    resume = Cursor(1, 0, 4) if knob == "resume.missing" else None
+    plans = [list(plan(recipe, base.with_(knob, v), SAMPLES, resume)) for v in (value, *others)]
+    assert all(plans[0] != other for other in plans[1:])
+
+
+def _plain(recipe):
+    from reference_loop.recipe import to_dict
+
+    return to_dict(recipe)
+
+
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.name)
+def test_every_value_has_a_motive_and_a_citation(knob):
+    for value in knob.values:
+        assert knob.motives[value].endswith(".")
+        assert knob.citations[value].startswith("https://")
+
+
+def test_a_recipe_with_a_typo_in_a_knob_is_told_the_near_miss():
+    with pytest.raises(SemanticsError, match=r"did you mean accumulation\.normalise\?"):
+        Semantics().with_("accumulation.normalize", "sum")
+    with pytest.raises(SemanticsError, match="it is one of micro_mean, unit_mean, sum"):
+        Semantics().with_("accumulation.normalise", "mean")
+
+
+def test_flat_semantics_come_back():
+    s = Semantics.of(RICH).with_("clip.moment", "micro")
+    assert Semantics.from_flat(s.flat()) == s
+
+
+def updates(**changes):
+    return [op.update for op in operations(**changes) if isinstance(op, Update)]
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"), [("flush", 4), ("carry", 3), ("carry_drop", 2), ("drop", 2), ("leak", 2)]
+)
+def test_an_incomplete_window_is_treated_as_the_knob_says(tail, expected):
+    assert len(updates(accumulation__tail=tail)) == expected
+
+
+def test_a_leaked_window_keeps_its_micro_batches_and_the_next_one_goes_on_counting():
+    micros = [op.micro for op in operations(accumulation__tail="leak") if isinstance(op, Forward)]
+    assert micros == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0]
+
+
+def test_the_last_window_is_divided_by_what_it_holds_or_by_what_is_configured():
+    def divisors(value):
+        return [op.divisor.micros for op in operations(accumulation__tail_divisor=value) if isinstance(op, Backward)]
+
+    assert divisors("actual") == [4, 4, 4, 4, 1] * 2
+    assert divisors("configured") == [4] * 10
+
+
+def test_an_update_at_each_micro_batch():
+    assert len(updates(accumulation__cadence="micro")) == 10
+
+
+def test_totals_are_counted_as_the_knob_says():
+    counted = {h: planned_updates(RICH, Semantics().with_("schedule.horizon", h), 10) for h in ("ceil", "floor", "micro")}
+    assert counted == {"ceil": 4, "floor": 2, "micro": 10}
+
+
+def test_schedules_move_as_often_as_the_knob_says():
+    moves = {c: sum(isinstance(op, Schedule) for op in operations(schedule__cadence=c)) for c in ("update", "micro", "epoch")}
+    assert moves == {"update": 4, "micro": 10, "epoch": 2}
+
+
+def test_batches_are_fetched_ahead_but_never_across_epochs():
+    def fetched_before(position, value):
+        done = operations(data__lookahead=value)
+        forwards = [i for i, op in enumerate(done) if isinstance(op, Forward)]
+        return [(op.epoch, op.index) for op in done[: forwards[position]] if isinstance(op, Fetch)]
+
+    assert fetched_before(0, "none") == [(0, 0)]
+    assert fetched_before(0, "one") == [(0, 0), (0, 1)]
+    assert fetched_before(0, "window") == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert fetched_before(4, "one")[-1] == (0, 4)
+
+
+def test_a_run_that_can_never_step_ends():
+    recipe = from_dict({"updates": 3, "batch_size": 2, "accumulation": 8})
+    s = Semantics.of(recipe).with_("accumulation.tail", "drop")
+    assert not can_step(recipe, s, 10)
+    assert not [op for op in plan(recipe, s, 10) if isinstance(op, Update)]
+
+
+def test_a_recipe_that_counts_updates_runs_as_many_epochs_as_it_needs():
+    recipe = from_dict({"updates": 5, "batch_size": 2, "accumulation": 4})
+    assert len([op for op in plan(recipe, Semantics.of(recipe), 10) if isinstance(op, Update)]) == 5
+    assert len(list(islice(windows(recipe, Semantics.of(recipe), 10), 9))) == 9
+
+
+def test_what_the_recipe_does_not_state_is_not_planned():
+    recipe = from_dict({"epochs": 1, "batch_size": 2})
+    assert not [op for op in plan(recipe, Semantics.of(recipe), 10) if isinstance(op, (Evaluate, Log))]
