@@ -16,12 +16,14 @@ class Rules:
     """What the traces' places mean for comparing them; by default every row must be there, bit for bit.
 
     optional: kinds that one side alone may have.
+    named: kinds of which one side alone may have a name; where the other knows the name, it must have it here too.
     decimals: places whose numbers are compared as decimals, because they were printed and read.
     relative: the allowance of a decimal, relative to the larger of the two.
     changes: places that are recorded only on change, each with the place of the value before the first change.
     """
 
     optional: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
     decimals: frozenset[Place] = frozenset()
     relative: float = 1e-6
     changes: Mapping[Place, Place] = field(default_factory=dict)
@@ -170,7 +172,8 @@ def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Diff
         agree = _equal(left, right, rules.relative if place in rules.decimals else None)
         return None if agree else Difference(address, left, right, decisive)
     side, other = ("reference", candidate) if left else ("candidate", reference)
-    if not decisive or address.kind in rules.optional or place in rules.changes or not other.has(place):
+    unknown = not other.has(place) or (address.kind in rules.named and not other.has_name(place, address.name))
+    if not decisive or address.kind in rules.optional or place in rules.changes or unknown:
         return Unmatched(side, address, 1)
     return Difference(address, left, right, decisive)
 

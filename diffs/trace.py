@@ -164,6 +164,7 @@ class Trace:
         self.processes = {process.rank: process for process in processes}
         self.digest = processes[0].digest
         self._changes: dict[tuple[int, Place, Place], dict[str, list[Row]]] = {}
+        self._names: dict[Place, set[str]] = {}
         if others := {process.digest for process in processes} - {self.digest}:
             found = ", ".join(sorted({self.digest, *others}))
             raise NotComparable(f"{folder}: its processes used different digests ({found}): record it again with one")
@@ -207,6 +208,12 @@ class Trace:
         """Every row of one moment and kind, process by process, by update."""
         for process in self.processes.values():
             yield from process.rows_at(place)
+
+    def has_name(self, place: Place, name: str) -> bool:
+        """Whether any row of this moment and kind has this name."""
+        if place not in self._names:
+            self._names[place] = {row.address.name for row in self.rows_at(place)}
+        return name in self._names[place]
 
     def latest(self, address: Address, since: Place) -> Row | None:
         """What held just before an address of a place that is recorded only on change.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+import diffs.address
 from diffs.captured import read_tensors
 from diffs.first import Comparison, Difference
 from oracle.candidate import Candidate, Runs, WarmRuns
@@ -38,25 +39,23 @@ class Findings:
     def elements(self, difference: Difference) -> FirstDivergence:
         """A difference with its elements, both sides replayed up to it where the tensors are not there in full."""
         rows = (difference.reference, difference.candidate)
-        address = Address(*difference.address)
+        address = difference.address
         if None in rows or rows[0].dtype is None or address.moment == "end":  # type: ignore[union-attr]
             return described(difference, None, None)
         return described(difference, *self.tensors(address))
 
-    def tensors(self, address: Address) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def tensors(self, address: diffs.address.Address) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Both sides' tensors at an address, as far as they can be had."""
         moments = [[address.update, address.moment, address.kind]]
         full = self.candidate.full
-        ours: Mapping[Any, torch.Tensor]
-        theirs: Mapping[Any, torch.Tensor]
-        theirs = dict[Any, torch.Tensor]() if full is None else read_tensors(full)
-        if address not in theirs and self.candidate.ended:
+        theirs = read_tensors(full) if full is not None else None
+        if (theirs is None or address not in theirs) and self.candidate.ended:
             theirs = read_tensors(self.runs.once_more(moments))
         ours = read_tensors(self.reference.folder)
         if address not in ours:
             run = self.replays.one(self.reading, through=max(address.update, 0), capture={"moments": moments})
             ours = read_tensors(run.folder)
-        return ours.get(address), theirs.get(address)
+        return ours.get(address), theirs.get(address) if theirs is not None else None
 
     def site(self, first: Difference, found: Explanation) -> Site:
         """Where the first divergence begins."""
@@ -95,7 +94,7 @@ class Findings:
             )
 
     def _evidence(self, cause: Found) -> Iterator[str]:
-        address = Address(*cause.at.address)
+        address = cause.at.address
         if cause.thin:
             yield cause.thin
         if cause.knob not in KNOBS:

@@ -18,12 +18,23 @@ from oracle.explain.numbers import Number, decay_as_a_whole, numbers, other_rate
 from oracle.explain.options import Option, Scene, options, pairs
 from oracle.explain.standing import RULES, Standing, stand
 from oracle.replays import Pin, Reading, Replay, ReplayFailed, Replays
+from reference_loop.moments import MOMENTS
 from reference_loop.semantics import KNOBS, Effect
 
 MOST_CAUSES = 10
-MOST_PAIRS = 64
+MOST_PAIRS = 40
 MOST_BRANCHES = 3
+MOST_REPLAYS = 200
 ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
+
+# What has to be recorded for a site to be one: all that enters it is then known to agree.
+ENTERING = (
+    ("batch", "input"),
+    ("forward", "rng"),
+    ("forward", "mode"),
+    ("backward", "objective"),
+    ("backward", "gradient"),
+)
 
 # Where the candidate's values are taken when a place stays unexplained: all that training reads behind it.
 PINS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -72,6 +83,8 @@ class Explanation:
 
     reading: the candidate as it is understood. replay, standing: the reference run under it, and how it stands.
     causes, gaps: in the order in which they were met. latent: witnesses that differ without any decisive effect.
+    before: the explanation before the first step that was taken at the present decisive difference; a step that does
+        not remove it is only worth something if a later one does.
     """
 
     reading: Reading
@@ -80,6 +93,15 @@ class Explanation:
     causes: tuple[Found, ...] = ()
     gaps: tuple[Gap, ...] = ()
     latent: tuple[Difference, ...] = ()
+    before: Explanation | None = None
+
+    @property
+    def untouched(self) -> Explanation:
+        """The explanation before anything was adopted at the present decisive difference."""
+        if self.before is None or self.standing.decisive is None or self.before.standing.decisive is None:
+            return self
+        same = self.before.standing.decisive.address == self.standing.decisive.address
+        return self.before if same else self
 
 
 @dataclass
@@ -87,6 +109,7 @@ class Explainer:
     """Explains one candidate.
 
     candidate: its trace. unsteady: witnesses that it does not repeat itself.
+    passed: decisive places that stay different because what they hold is given to the model and cannot be pinned.
     can_pin: whether its tensors are there in full.
     progress: told in a few words what is tried.
     """
@@ -94,9 +117,10 @@ class Explainer:
     replays: Replays
     candidate: Trace
     unsteady: frozenset[tuple[str, str]] = frozenset()
+    passed: frozenset[tuple[str, str]] = frozenset()
     can_pin: bool = True
     progress: Callable[[str], None] = lambda words: None
-    _known: dict[str, Replay | ReplayFailed] = field(default_factory=dict)
+    _known: dict[str, Replay | ReplayFailed] = field(default_factory=dict)  # by what was asked
 
     def explain(self, reading: Reading, replay: Replay) -> Explanation:
         """Follow the differences from `replay`, the reference under `reading`, to the end."""
@@ -120,6 +144,7 @@ class Explainer:
             elif now.standing.decisive is None:
                 now = self._note_latent(now)
             else:
+                now = now.untouched
                 pinned = self._pin(now)
                 if pinned is None:
                     return self._with_gap(now)
@@ -149,6 +174,8 @@ class Explainer:
             fresh = [choice for choice in choices if choice not in tried]
             tried.update(dict.fromkeys(fresh))
             steps = self._try(now, fresh, through)
+            if now.standing.decisive is None:  # a witness is only explained where it differs nowhere any more
+                steps = [step for step in steps if not _same_place(step.standing.first, now.standing.first)]
             if steps:
                 return steps
         return []
@@ -157,7 +184,7 @@ class Explainer:
         """Choices in the order in which they are worth a replay.
 
         First those that can act where something first differs, then those that can act at the decisive difference, then
-        two at once, and at last whatever is left.
+        two of them at once; and whatever is left, if the candidate's records do not show what enters the site.
         """
         sites = [site for site in dict.fromkeys((now.standing.first, now.standing.decisive)) if site is not None]
         replay = now.replay
@@ -167,14 +194,15 @@ class Explainer:
         for scene in scenes:
             yield scene.likely(every)
         if now.standing.decisive is not None:
-            two = list(pairs([option for (option,) in every]))
             for scene in scenes:
+                two = list(pairs(scene.acting([option for (option,) in every])))
                 yield scene.likely(two)[:MOST_PAIRS]
-        yield every
+        if not all(self.candidate.has(place) for place in ENTERING):  # what enters the site is not known to agree
+            yield every
 
     def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int) -> list[Explanation]:
         """Replay each choice through the difference, the ones that get past it to the end, and return the best."""
-        if not choices:
+        if not choices or self.replays.count > MOST_REPLAYS:
             return []
         self.progress(f"trying {len(choices)} decisions at update {through}")
         readings = []
@@ -183,19 +211,18 @@ class Explainer:
             for name, value in choice:
                 reading = reading.with_knob(name, value)
             readings.append(reading)
-        short = self.replays.run(*readings, through=through)
+        short = self._replay(readings, through)
         better = []
         for choice, reading, replay in zip(choices, readings, short, strict=True):
             if isinstance(replay, Replay):
-                standing = stand(replay.trace, self.candidate, unsteady=self.unsteady, through=through)
-                replay.trace.close()
+                standing = self.stand(replay, through)
                 if standing.key > now.standing.key:
                     better.append((standing.key, choice, reading))
         if not better:
             return []
         furthest = max(key for key, _, _ in better)
         leading = [(choice, reading) for key, choice, reading in better if key == furthest]
-        full = self.replays.run(*(reading for _, reading in leading))
+        full = self._replay([reading for _, reading in leading])
         ends = [
             (self.stand(replay), choice, reading, replay)
             for (choice, reading), replay in zip(leading, full, strict=True)
@@ -206,6 +233,13 @@ class Explainer:
         best = max(standing.key for standing, *_ in ends)
         tied = [end for end in ends if end[0].key == best]
         return [self._step(now, end, [other[1] for other in tied if other is not end]) for end in tied]
+
+    def _replay(self, readings: list[Reading], through: int | None = None) -> list[Replay | ReplayFailed]:
+        """Replay readings, those that were replayed before excepted."""
+        keys = [f"{through} {reading}" for reading in readings]
+        new = {key: reading for key, reading in zip(keys, readings, strict=True) if key not in self._known}
+        self._known.update(zip(new, self.replays.run(*new.values(), through=through), strict=True))
+        return [self._known[key] for key in keys]
 
     def _step(self, now: Explanation, end: tuple[Any, ...], others: list[tuple[Option, ...]]) -> Explanation:
         standing, choice, reading, replay = end
@@ -225,7 +259,14 @@ class Explainer:
             )
             for name, value in choice
         )
-        return replace(now, reading=reading, replay=replay, standing=standing, causes=now.causes + causes)
+        return replace(
+            now,
+            reading=reading,
+            replay=replay,
+            standing=standing,
+            causes=now.causes + causes,
+            before=now.untouched,
+        )
 
     # Numbers
 
@@ -374,6 +415,9 @@ class Explainer:
         first = -1 if moment == "start" else update
         pins = tuple(Pin(at, kind, first) for at, kind in PINS[moment])
         reading = replace(now.reading, pins=now.reading.pins + pins)
+        if moment == "batch":
+            self.passed |= {("batch", "batch_ids"), ("batch", "input")}
+            self.unsteady |= {(at, kind) for at in ("forward", "backward") for kind in MOMENTS[at]}
         try:
             replay = self.replays.one(reading)
         except ReplayFailed:
@@ -399,9 +443,14 @@ class Explainer:
                     found = replace(found, reading=reading, replay=replay, standing=standing, causes=causes)
         return found
 
-    def stand(self, replay: Replay) -> Standing:
-        """How a replay compares with the candidate."""
-        return stand(replay.trace, self.candidate, unsteady=self.unsteady)
+    def stand(self, replay: Replay, through: int | None = None) -> Standing:
+        """How a replay compares with the candidate, up to an update or to the end."""
+        silent = self.unsteady | self.passed
+        return stand(replay.trace, self.candidate, silent=silent, through=through)
+
+
+def _same_place(one: Difference | None, other: Difference | None) -> bool:
+    return one is not None and other is not None and one.address[2:4] == other.address[2:4]
 
 
 def _removed(before: Standing, after: Standing) -> Difference | None:

@@ -104,6 +104,15 @@ class Scene:
                 kept.append(choice)
         return kept
 
+    def acting(self, choices: Sequence[Option]) -> list[Option]:
+        """The options that can act at the site, whatever they write there."""
+        known = _operations(self.reading, self.samples)
+        return [
+            (name, value)
+            for name, value in choices
+            if self._acts(known, _operations(self.reading.with_knob(name, value), self.samples))
+        ]
+
     def _acts(self, known: list[Operation], other: list[Operation]) -> bool:
         writers = WRITERS.get(self.site.address[2:4])
         if writers is None:
@@ -122,21 +131,23 @@ class Scene:
     def _same_batches(self, known: list[Operation], other: list[Operation]) -> bool:
         """Whether the other plan trains in this update the batches that the candidate does, where they are known."""
         update = self.site.address.update
-        names = {self._identity(self.reference, op.update, op.micro): (op.epoch, op.index) for op in _forwards(known)}
+        names: dict[Any, set[Batch]] = {}
+        for op in _forwards(known):
+            names.setdefault(self._identity(self.reference, op.update, op.micro), set()).add((op.epoch, op.index))
         planned = {op.micro: (op.epoch, op.index) for op in _forwards(other) if op.update == update}
         seen = self.candidate.rows_at(("forward", "rng"))
         micros = {row.address.micro for row in seen if row.address.update == update}
         if micros and planned.keys() != micros:
             return False
-        for micro, batch in planned.items():
-            found = names.get(self._identity(self.candidate, update, micro))
-            if found is not None and found != batch and list(names.values()).count(found) == 1:
-                return False
-        return True
+        return all(
+            batch in names.get(self._identity(self.candidate, update, micro), {batch})
+            for micro, batch in planned.items()
+        )
 
-    def _identity(self, trace: Trace, update: int, micro: int) -> Any:
-        rows = [trace.row((update, micro, "batch", "batch_ids", "id", 0))]
-        return rows[0].digest if rows[0] else None
+    def _identity(self, trace: Trace, update: int, micro: int) -> bytes | None:
+        """What tells a batch from others: its sample ids, where they are recorded."""
+        row = trace.row((update, micro, "batch", "batch_ids", "id", 0))
+        return row.digest if row else None
 
     def _same_ratio(self, known: list[Operation], other: list[Operation]) -> bool:
         """Whether the other plan would divide the loss as the candidate did, by calculation."""

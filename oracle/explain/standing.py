@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from diffs.first import Difference, Rules, differences
 from diffs.trace import Trace
-from reference_loop.moments import MOMENTS, OPTIONAL_KINDS, Address, causal_key
+from reference_loop.moments import MOMENTS, NAMED_KINDS, OPTIONAL_KINDS, Address, causal_key
 
 RULES = Rules(
     optional=OPTIONAL_KINDS,
+    named=NAMED_KINDS,
     decimals=frozenset({("log", "metric"), ("evaluate", "metric")}),
     changes={("consume", "hyperparameter"): ("start", "hyperparameter")},
 )
@@ -43,19 +44,21 @@ class Standing:
 
 
 def stand(
-    reference: Trace, candidate: Trace, *, unsteady: Collection[tuple[str, str]] = (), through: int | None = None
+    reference: Trace, candidate: Trace, *, silent: Collection[tuple[str, str]] = (), through: int | None = None
 ) -> Standing:
     """Compare a replay with the candidate until both first differences are known.
 
-    unsteady: (moment, kind) of witnesses that say nothing, because the candidate does not repeat them.
+    silent: (moment, kind) of differences that say nothing, because the candidate does not repeat them or because what
+        they come from is known already.
     through: the last update to look at.
     """
     first = None
     for difference in differences(reference, candidate, RULES, through_update=through):
+        if difference.address[2:4] in silent:
+            continue
         if difference.decisive:
             return Standing(difference, first or difference)
-        if first is None and difference.address[2:4] not in unsteady:
-            first = difference
+        first = first or difference
     return Standing(None, first)
 
 
