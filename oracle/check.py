@@ -15,7 +15,7 @@ from typing import Any
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
 from oracle import environment, findings, processes, tasks, trainers
-from oracle.candidate import FULL, Candidate, Runs, WarmRuns, idle_reason
+from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OutputError
 from oracle.explain.engine import Explainer, Explanation
 from oracle.explain.evidence import described
@@ -63,13 +63,28 @@ Progress = Callable[[str], None]
 def check(request: Request, progress: Progress = lambda words: None, server: Server | None = None) -> Result:
     """Train twice by the candidate and once by the reference, compare, and explain what differs.
 
-    server: runs the candidate and the reference in forks that share its imports, for many checks in our own
-        environment; None gives each of the candidate's runs an interpreter of its own.
+    server: as `opened` takes it.
 
     Raises:
         OracleError: the task, the trainer or the environment cannot be used as asked.
     """
     started = time.monotonic()
+    with opened(request, progress, server) as case:
+        result = case.judge()
+        seconds = {**case.seconds, "total": time.monotonic() - started}
+    return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
+
+
+@contextmanager
+def opened(request: Request, progress: Progress, server: Server | None = None) -> Iterator[Case]:
+    """The candidate run twice and the reference once, ready to be judged; nothing of them is left afterwards.
+
+    server: runs the candidate and the reference in forks that share its imports, for many checks in our own
+        environment; None gives each of the candidate's runs an interpreter of its own.
+
+    Raises:
+        OracleError: as `check` does.
+    """
     task = str(tasks.find_task(request.task))
     reading = Reading(recipe=request.recipe, semantics=Semantics.of(request.recipe))
     with _folder(request.folder) as folder:
@@ -91,13 +106,16 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
             if isinstance(reference, ReplayFailed):
                 raise reference
             replays.candidate = candidate.full
-            result = Case(request, Findings(reading, reference, candidate, replays, runs), progress).judge()
+            taken = {
+                f"candidate_{name}": value
+                for name, value in (candidate.ending.outcome or {}).get("seconds", {}).items()
+            }
+            findings = Findings(reading, reference, candidate, replays, runs)
+            yield Case(request, findings, progress, {"layer": place.seconds, **taken})
         finally:
             if server is None:
                 processes.kill_all()
                 warm.close()
-    seconds = {"total": time.monotonic() - started, "layer": place.seconds, **_share(candidate)}
-    return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
 
 
 @dataclass
@@ -107,6 +125,7 @@ class Case:
     request: Request
     findings: Findings
     progress: Progress
+    seconds: dict[str, float]
 
     def judge(self) -> Result:
         """The verdict, the cheap reasons to give none first."""
@@ -141,18 +160,7 @@ class Case:
     def _explained(self, comparison: Comparison) -> Result:
         """The verdict on runs that can be compared: by the causes that make the reference equal to the candidate."""
         case, candidate = self.findings, self.findings.candidate
-        assert candidate.trace is not None
-        explainer = Explainer(
-            replays=case.replays,
-            candidate=candidate.trace,
-            unsteady=candidate.unsteady,
-            can_pin=candidate.full is not None and candidate.complete and candidate.ended,
-            progress=self.progress,
-        )
-        if candidate.ended:
-            found = explainer.explain(case.reading, case.reference)
-        else:  # a run without an end has no replay that could be equal to it
-            found = Explanation(reading=case.reading, replay=case.reference, standing=explainer.stand(case.reference))
+        found = self.explanation()
         noise = measure(found, candidate, case.replays)
         first = comparison.first and case.elements(comparison.first)
         if first is not None and comparison.first is not None and noise.covers and not found.causes:
@@ -176,6 +184,21 @@ class Case:
             notes=tuple(filter(None, [uneven_weights(case.replays, case.reading, case.reference)])),
         )
 
+    def explanation(self) -> Explanation:
+        """How the candidate is to be read; of a run without an end, only how it stands."""
+        case, candidate = self.findings, self.findings.candidate
+        assert candidate.trace is not None
+        explainer = Explainer(
+            replays=case.replays,
+            candidate=candidate.trace,
+            unsteady=candidate.unsteady,
+            can_pin=candidate.full is not None and candidate.complete and candidate.ended,
+            progress=self.progress,
+        )
+        if candidate.ended:
+            return explainer.explain(case.reading, case.reference)
+        return Explanation(reading=case.reading, replay=case.reference, standing=explainer.stand(case.reference))
+
     def _result(
         self,
         verdict: Verdict,
@@ -191,7 +214,8 @@ class Case:
         accepted = tuple(findings.accepted(request.recipe, causes))
         pardoned = {entry.cause for entry in accepted if not entry.expired}
         semantic = {cause.knob for cause in causes if cause.effect == "semantic"}
-        passed = passes(verdict, request.policy, first.ulp if first else None) or (
+        worst = case.worst_ulp() if request.policy.name == "ulp" and first is not None else None
+        passed = passes(verdict, request.policy, worst) or (
             verdict == "diverged" and bool(semantic) and semantic <= pardoned and not unexplained
         )
         outcome = case.candidate.ending.outcome or {}
@@ -261,8 +285,3 @@ def _folder(asked: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise OutputError(f"cannot make {asked}: {error.strerror}: name a folder that can be written") from error
     yield asked
-
-
-def _share(candidate: Candidate) -> dict[str, float]:
-    seconds = (candidate.ending.outcome or {}).get("seconds", {})
-    return {f"candidate_{name}": value for name, value in seconds.items()}

@@ -11,11 +11,13 @@ import torch
 
 import diffs.address
 from diffs.captured import read_tensors
-from diffs.first import Comparison, Difference
+from diffs.first import Comparison, Difference, differences
+from diffs.ulp import worst_ulp
 from oracle.candidate import Candidate, Runs, WarmRuns
 from oracle.explain.engine import Explanation, Found, Gap
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
+from oracle.explain.standing import RULES
 from oracle.replays import Reading, Replay, Replays
 from oracle.result import Accepted, At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
 from reference_loop.moments import MOMENTS, Address, causal_key
@@ -56,6 +58,22 @@ class Findings:
             run = self.replays.one(self.reading, through=max(address.update, 0), capture={"moments": moments})
             ours = read_tensors(run.folder)
         return ours.get(address), theirs.get(address) if theirs is not None else None
+
+    def worst_ulp(self) -> int | None:
+        """The largest distance over all decisive values that differ; None where one cannot be measured."""
+        trace, full = self.candidate.trace, self.candidate.full
+        if trace is None or full is None or not self.candidate.ended:
+            return None
+        ours, theirs = read_tensors(self.reference.folder), read_tensors(full)
+        worst = 0
+        for difference in differences(self.reference.trace, trace, RULES, decisive_only=True):
+            address = difference.address
+            if address not in ours or address not in theirs or ours[address].shape != theirs[address].shape:
+                return None
+            if ours[address].dtype != theirs[address].dtype:
+                return None
+            worst = max(worst, worst_ulp(ours[address], theirs[address]))
+        return worst
 
     def site(self, first: Difference, found: Explanation) -> Site:
         """Where the first divergence begins."""
