@@ -16,7 +16,7 @@ import torch
 
 from reference_loop import randomness
 from reference_loop.moments import Address
-from reference_loop.operations import Fetch, Operation, Start
+from reference_loop.operations import Evaluate, Fetch, Operation, Start
 from reference_loop.state import State
 
 # Calibrated in tests/oracle/test_floor.py: healthy arithmetic stays below, a systematic error of 0.1 % is far above.
@@ -52,7 +52,7 @@ def judge(
         if now != update and not isinstance(operation, Start):
             update, truth, truths = now, in_float64(state), {}
         generators = randomness.snapshot()
-        if truth is not None and not isinstance(operation, Fetch):
+        if truth is not None and not isinstance(operation, Fetch | Evaluate):  # metrics read data in its own precision
             for address, value in operation.do(truth):
                 if address[2:4] in JUDGED and isinstance(value, torch.Tensor):
                     truths[address] = value.detach().clone()
