@@ -45,6 +45,7 @@ def _knob(why: dict[str, tuple[str, str]], effect: Effect = "semantic") -> Any:
 _TORCH_AMP = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 _TORCH_OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
+_TORCH_MODULE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html"
 _HF = "https://github.com/huggingface/transformers"
 _ACCELERATE = "https://github.com/huggingface/accelerate"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning"
@@ -65,7 +66,7 @@ class Accumulation:
             "twice": ("Two layers both divide by the number of micro-batches.", f"{_HF}/pull/35207"),
             "unit_mean_twice": (
                 "A loss divided by the window's units is divided by the number of micro-batches too.",
-                "https://github.com/huggingface/trl/issues/2617",
+                f"{_HF}/pull/35210",
             ),
         }
     )
@@ -87,11 +88,11 @@ class Accumulation:
             "loss": ("The loss is divided, before backward.", _TORCH_AMP),
             "gradient": (
                 "The accumulated gradient is divided, after the last backward.",
-                "https://github.com/meta-pytorch/torchtune/pull/1917",
+                "https://github.com/ml-explore/mlx-lm/pull/1544",
             ),
             "loss_reciprocal": (
                 "The loss is multiplied by 1/n, before backward.",
-                "https://github.com/deepspeedai/DeepSpeed",
+                "https://github.com/mosaicml/composer/blob/main/composer/trainer/trainer.py",
             ),
             "gradient_reciprocal": (
                 "The accumulated gradient is multiplied by 1/n, after the last backward.",
@@ -111,13 +112,16 @@ class Accumulation:
     )
     tail: Literal["flush", "carry", "carry_drop", "drop", "leak"] = _knob(
         {
-            "flush": ("An incomplete window is stepped at the end of the epoch.", f"{_ACCELERATE}/issues/963"),
+            "flush": ("An incomplete window is stepped at the end of the epoch.", f"{_ACCELERATE}/pull/1624"),
             "carry": (
                 "A window crosses into the next epoch; the last one is stepped at the end of the run.",
                 "https://github.com/open-mmlab/mmengine/blob/main/mmengine/optim/optimizer/optimizer_wrapper.py",
             ),
             "carry_drop": ("A window crosses into the next epoch; the last one is never stepped.", f"{_HF}/pull/29561"),
-            "drop": ("An incomplete window is thrown away at the end of the epoch.", f"{_HF}/pull/29561"),
+            "drop": (
+                "An incomplete window is thrown away at the end of the epoch.",
+                "https://github.com/tracel-ai/burn/issues/5695",
+            ),
             "leak": (
                 "An incomplete window is not stepped, and its gradient is added to the next window's.",
                 f"{_HF}/pull/22098",
@@ -127,7 +131,7 @@ class Accumulation:
     cadence: Literal["window", "micro"] = _knob(
         {
             "window": ("One update a window.", _TORCH_AMP),
-            "micro": ("An update at each micro-batch, whatever was asked for.", f"{_LIGHTNING}/pull/18619"),
+            "micro": ("An update at each micro-batch, whatever was asked for.", f"{_ACCELERATE}/issues/1847"),
         }
     )
 
@@ -143,7 +147,7 @@ class Gradient:
                 "Gradients are cleared before each backward, so that only the last micro-batch counts.",
                 f"{_LIGHTNING}/pull/18619",
             ),
-            "never": ("Gradients are never cleared.", "https://github.com/microsoft/DeepSpeed/issues/1835"),
+            "never": ("Gradients are never cleared.", "https://github.com/deepspeedai/DeepSpeed/pull/7839"),
         }
     )
 
@@ -156,8 +160,11 @@ class Clip:
         {
             "unscaled": ("Once a window, on unscaled gradients.", _TORCH_AMP),
             "scaled": ("On gradients still multiplied by the loss scale.", f"{_LIGHTNING}/issues/9330"),
-            "micro": ("After each micro-batch, on a partly accumulated gradient.", f"{_ACCELERATE}/issues/1267"),
-            "off": ("The recipe clips, the trainer does not.", "https://github.com/pytorch/ignite/issues/419"),
+            "micro": ("After each micro-batch, on a partly accumulated gradient.", f"{_HF}/issues/1563"),
+            "off": (
+                "The recipe clips, the trainer does not.",
+                "https://github.com/simchowitzlabpublic/nano-world-model/pull/22",
+            ),
         }
     )
     kind: Literal["norm", "value"] = _knob(
@@ -196,15 +203,15 @@ class Schedule:
     )
     on_skip: Literal["hold", "advance"] = _knob(
         {
-            "hold": ("An update that the loss scaler skipped does not move the schedule.", f"{_HF}/pull/14216"),
-            "advance": ("The schedule moves although the update was skipped.", f"{_LIGHTNING}/issues/5558"),
+            "hold": ("An update that the loss scaler skipped does not move the schedule.", f"{_HF}/pull/11144"),
+            "advance": ("The schedule moves although the update was skipped.", f"{_LIGHTNING}/issues/18828"),
         }
     )
     horizon: Literal["ceil", "floor", "micro"] = _knob(
         {
             "ceil": ("The total counts an epoch's incomplete window as an update.", f"{_HF}/pull/37923"),
             "floor": ("The total does not count an epoch's incomplete window.", f"{_HF}/pull/37923"),
-            "micro": ("The total is counted in micro-batches.", f"{_LIGHTNING}/issues/5449"),
+            "micro": ("The total is counted in micro-batches.", "https://github.com/allenai/allennlp/issues/4089"),
         }
     )
     formula: Literal["progress", "remaining"] = _knob(
@@ -241,14 +248,17 @@ class Optimizer:
     decay_set: Literal["all", "no_bias", "no_bias_norm", "names", "matrices"] = _knob(
         {
             "all": ("Every parameter decays.", _TORCH_OPTIM),
-            "no_bias": ("Parameters named bias do not decay.", "https://github.com/facebookresearch/fairseq"),
+            "no_bias": (
+                "Parameters named bias do not decay.",
+                "https://github.com/facebookresearch/detectron2/blob/main/detectron2/solver/build.py",
+            ),
             "no_bias_norm": (
                 "Biases and the parameters of torch's norm modules do not decay.",
-                "https://github.com/karpathy/minGPT/blob/master/mingpt/model.py",
+                f"{_HF}/blob/v4.46.3/src/transformers/trainer.py",
             ),
             "names": (
                 "Parameters whose names look like a bias or a norm do not decay.",
-                f"{_HF}/blob/main/src/transformers/trainer.py",
+                f"{_HF}/blob/v4.57.6/src/transformers/trainer.py",
             ),
             "matrices": (
                 "Parameters with fewer than two dimensions do not decay.",
@@ -259,7 +269,7 @@ class Optimizer:
     kernel: Literal["loop", "fused"] = _knob(
         {
             "loop": ("Parameter by parameter, in the order the paper writes it.", _TORCH_OPTIM),
-            "fused": ("One fused kernel, which rounds otherwise.", f"{_HF}/pull/37358"),
+            "fused": ("One fused kernel, which rounds otherwise.", f"{_HF}/pull/22144"),
         },
         effect="style",
     )
@@ -321,7 +331,7 @@ class Evaluate:
 
     mode: Literal["restored", "left_in_eval", "stays_in_train"] = _knob(
         {
-            "restored": ("Evaluation runs in eval mode and restores the mode it found.", _TORCH_OPTIM),
+            "restored": ("Evaluation runs in eval mode and restores the mode it found.", _TORCH_MODULE),
             "left_in_eval": (
                 "Training goes on in eval mode until the next epoch begins.",
                 "https://github.com/joeynmt/joeynmt/issues/184",
@@ -337,8 +347,8 @@ class Evaluate:
     )
     gradients: Literal["kept", "cleared"] = _knob(
         {
-            "kept": ("Evaluation leaves gradients alone.", f"{_LIGHTNING}/pull/18619"),
-            "cleared": ("Evaluation clears gradients.", f"{_LIGHTNING}/issues/18489"),
+            "kept": ("Evaluation leaves gradients alone.", f"{_LIGHTNING}/pull/18710"),
+            "cleared": ("Evaluation clears gradients.", f"{_LIGHTNING}/pull/18710"),
         }
     )
 
@@ -349,8 +359,8 @@ class Model:
 
     mode: Literal["train", "as_given"] = _knob(
         {
-            "train": ("Each epoch begins with model.train().", _TORCH_OPTIM),
-            "as_given": ("The model trains in the mode it was built in.", f"{_LIGHTNING}/pull/18951"),
+            "train": ("Each epoch begins with model.train().", _TORCH_MODULE),
+            "as_given": ("The model trains in the mode it was built in.", f"{_LIGHTNING}/issues/20986"),
         }
     )
 
@@ -362,7 +372,7 @@ class Scaler:
     unit: Literal["update", "micro"] = _knob(
         {
             "update": ("Growth is counted in updates.", _TORCH_AMP),
-            "micro": ("Growth is counted in micro-batches.", "https://github.com/NVIDIA/apex/issues/514"),
+            "micro": ("Growth is counted in micro-batches.", "https://github.com/pytorch/pytorch/pull/36601"),
         }
     )
 
@@ -419,7 +429,10 @@ class Metric:
     aggregate: Literal["sample_mean", "batch_mean"] = _knob(
         {
             "sample_mean": ("Metrics are computed over all samples.", _TORCH_DATA),
-            "batch_mean": ("Each batch's metrics are averaged, whatever the batch's size.", f"{_HF}/issues/15930"),
+            "batch_mean": (
+                "Each batch's metrics are averaged, whatever the batch's size.",
+                f"{_LIGHTNING}/issues/2924",
+            ),
         }
     )
 
@@ -436,14 +449,14 @@ class Resume:
     missing: str = field(default="", metadata={"why": {
         "": ("A resumed run restores everything.", "https://docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html"),
         "accumulated_gradient": ("The gradient of an unfinished window is lost.", "https://github.com/mosaicml/composer/issues/3725"),
-        "counter": ("The number of updates done is lost.", "https://github.com/open-mmlab/mmengine/pull/1497"),
+        "counter": ("The number of updates done is lost.", "https://github.com/open-mmlab/mmengine/issues/1205"),
         "cursor": ("The position in the epoch is lost.", "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/3503"),
         "ema": ("The averaged weights are lost.", "https://github.com/Megvii-BaseDetection/YOLOX/issues/1318"),
-        "optimizer": ("The optimizer's state is lost.", "https://github.com/KempnerInstitute/KempnerForge/pull/115"),
+        "optimizer": ("The optimizer's state is lost.", "https://github.com/pytorch/pytorch/pull/192307"),
         "order": ("The epoch's permutation is lost.", f"{_ACCELERATE}/issues/2208"),
         "parameter": ("The parameters are lost.", f"{_HF}/issues/38870"),
-        "rng": ("The generators' states are lost.", f"{_HF}/issues/11323"),
-        "scaler": ("The loss scaler's state is lost.", _TORCH_AMP),
+        "rng": ("The generators' states are lost.", f"{_HF}/pull/11582"),
+        "scaler": ("The loss scaler's state is lost.", f"{_HF}/pull/11663"),
         "scheduler": ("The schedule's position is lost.", f"{_ACCELERATE}/issues/1673"),
     }, "effect": "semantic"})  # fmt: skip
 

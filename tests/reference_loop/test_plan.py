@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import pytest
@@ -33,7 +34,7 @@ def test_every_value_of_every_knob_changes_the_plan(knob, value):
     others = [v for v in KNOBS[knob].values if v != value]
     base = s if knob != "accumulation.units" else s.with_("accumulation.normalise", "unit_mean")
     recipe = RICH
-    if knob == "accumulation.divide" or knob == "schedule.stop":  # a reciprocal of 4 is exact; carrying makes less updates
+    if knob in ("accumulation.divide", "schedule.stop"):  # a reciprocal of 4 is exact; carrying makes fewer updates
         recipe = from_dict({**_plain(RICH), "accumulation": 3})
         base = base.with_("schedule.horizon", "floor")
     resume = Cursor(1, 0, 4) if knob == "resume.missing" else None
@@ -51,7 +52,21 @@ def _plain(recipe):
 def test_every_value_has_a_motive_and_a_citation(knob):
     for value in knob.values:
         assert knob.motives[value].endswith(".")
-        assert knob.citations[value].startswith("https://")
+        assert cites_a_page(knob.citations[value])
+
+
+ON_GITHUB = r"github\.com/[\w.-]+/[\w.-]+/((issues|pull)/\d+|blob/[\w.-]+/\S+\.py)"
+ELSEWHERE = r"(?!github\.com/)[\w.]+/\S+"
+
+
+def cites_a_page(url):
+    """Whether a citation names a page: a thread, a file or a document, not a project as a whole."""
+    return re.fullmatch(f"https://({ON_GITHUB}|{ELSEWHERE})", url) is not None
+
+
+@pytest.mark.parametrize("url", ["https://github.com/a/b", "http://a.org/b", "https://github.com/a/b/issues/x", "#1"])
+def test_a_citation_of_no_page_is_found(url):
+    assert not cites_a_page(url)
 
 
 def test_a_recipe_with_a_typo_in_a_knob_is_told_the_near_miss():
@@ -95,12 +110,14 @@ def test_an_update_at_each_micro_batch():
 
 
 def test_totals_are_counted_as_the_knob_says():
-    counted = {h: planned_updates(RICH, Semantics().with_("schedule.horizon", h), 10) for h in ("ceil", "floor", "micro")}
+    s = Semantics()
+    counted = {h: planned_updates(RICH, s.with_("schedule.horizon", h), 10) for h in ("ceil", "floor", "micro")}
     assert counted == {"ceil": 4, "floor": 2, "micro": 10}
 
 
 def test_schedules_move_as_often_as_the_knob_says():
-    moves = {c: sum(isinstance(op, Schedule) for op in operations(schedule__cadence=c)) for c in ("update", "micro", "epoch")}
+    plans = {cadence: operations(schedule__cadence=cadence) for cadence in ("update", "micro", "epoch")}
+    moves = {cadence: sum(isinstance(op, Schedule) for op in found) for cadence, found in plans.items()}
     assert moves == {"update": 4, "micro": 10, "epoch": 2}
 
 
