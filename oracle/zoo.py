@@ -155,7 +155,7 @@ def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[tu
     """A sample of the specimens, checked in fresh processes; at least one."""
     count = max(1, round(share * len(chosen)))
     for specimen in random.Random(len(chosen)).sample(list(chosen), min(count, len(chosen))):
-        yield specimen, check(_request(specimen))
+        yield specimen, check(request(specimen))
 
 
 def healthy_cases(
@@ -184,14 +184,15 @@ def _warm() -> None:
     _server = Server(Path(_place.name))
 
 
-def _request(specimen: Specimen) -> Request:
+def request(specimen: Specimen) -> Request:
+    """The check of a specimen with its own task and recipe."""
     return Request(task=specimen.task, trainer=f"{specimen.file}:Trainer", recipe=specimen.recipe, timeout=LIMIT)
 
 
 def _one(specimen: Specimen) -> Outcome:
     started = time.monotonic()
     try:
-        result = check(_request(specimen), server=_server)
+        result = check(request(specimen), server=_server)
     except OracleError as error:
         return Outcome(
             name=specimen.name, verdict="usage", found=False, update_right=False, moment_right=False, cause_right=False,
