@@ -132,7 +132,9 @@ def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None)
     """
     if first.status == "usage":
         assert first.outcome is not None
-        raise CandidateUsage(first.outcome["error"]["message"])
+        refused = CandidateUsage(first.outcome["error"]["message"])
+        refused.add_note(first.outcome["error"]["traceback"])
+        raise refused
     traces = [_trace(folder / name) for name in ("first", "second")]
     itself, wavers, unsteady = None, None, frozenset[tuple[str, str]]()
     if traces[0] is not None and traces[1] is not None:
@@ -177,7 +179,7 @@ def _outcome(ending: Ending, timeout: float | None) -> CandidateOutcome:
     return CandidateOutcome(
         status=status,  # type: ignore[arg-type]
         updates=ending.outcome["updates"] if ending.outcome else None,
-        error=f"{error['type']}: {error['message']}" if error else None,
+        error=": ".join(filter(None, (error["type"], error["message"]))) if error else None,
         signal=ending.signal,
         exit_code=ending.exit_code,
         timeout=timeout if status == "timed_out" else None,
@@ -190,8 +192,8 @@ def _outcome(ending: Ending, timeout: float | None) -> CandidateOutcome:
 
 def idle_reason(reference: Trace, candidate: Trace) -> str | None:
     """Why a comparison with this candidate would prove nothing; None if it trains."""
-    if candidate.last_update < 0:
-        return "the candidate made no update"
+    if not candidate.has(("consume", "gradient")):
+        return "the candidate made no update: no step of an optimizer was seen"
     if all(
         _is_zero(row, candidate) for trace in (reference, candidate) for row in trace.rows_at(("consume", "gradient"))
     ):

@@ -14,7 +14,7 @@ from typing import Any
 
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
-from oracle import environment, findings, processes, tasks, trainers
+from oracle import environment, findings, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OutputError
 from oracle.explain.engine import Explainer, Explanation
@@ -85,6 +85,7 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
     Raises:
         OracleError: as `check` does.
     """
+    recipes.refuse(request.recipe)
     task = str(tasks.find_task(request.task))
     reading = Reading(recipe=request.recipe, semantics=Semantics.of(request.recipe))
     with _folder(request.folder) as folder:
@@ -147,11 +148,11 @@ class Case:
         assert candidate.trace is not None
         if not candidate.ended:
             return "" if comparison.first is None else None
-        if comparison.addresses == 0:
-            return "the two runs have no address in common"
         idle = idle_reason(reference.trace, candidate.trace)
         if idle is not None:
             return idle
+        if comparison.addresses == 0:
+            return "the two runs have no address in common"
         if comparison.first is None and reference.nan is not None:
             where = Address(*reference.nan)
             return f"both runs hold the same NaN, first in {where.kind} {where.name} of update {where.update}"

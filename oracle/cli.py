@@ -224,11 +224,10 @@ def _recipe(command: Any) -> Any:
 
 
 def _load_recipe(task: str, file: str | None, sets: Sequence[str], short: dict[str, int | None]) -> Any:
-    from oracle.tasks import default_recipe
-    from reference_loop.recipe import load
+    from oracle.recipes import load_recipe
 
     stated = [f"{name}={value}" for name, value in short.items() if value is not None]
-    return load(file if file is not None else default_recipe(task), [*sets, *stated])
+    return load_recipe(task, file, [*sets, *stated])
 
 
 @cli.command()
@@ -242,15 +241,20 @@ def plan(
 
     Semantics are part of a recipe: --set semantics.accumulation.normalise=sum shows another reading of it.
     """
+    from oracle.tasks import find_task, load_task
+
+    find_task(task)
     recipe = _load_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
     from oracle import plans
-    from oracle.tasks import load_task
     from reference_loop import plan as planning
     from reference_loop.data import build
     from reference_loop.loader import count_samples
     from reference_loop.semantics import Semantics
+    from reference_loop.task import check_wishes
 
-    samples = count_samples(build(load_task(task).train_data, recipe.seed))
+    loaded = load_task(task)
+    check_wishes(loaded, recipe)
+    samples = count_samples(build(loaded, "train_data", recipe.seed))
     operations = planning.plan(recipe, Semantics.of(recipe), samples)
     if output is not None:
         _write_json(output, {"plan": [plans.plain(operation) for operation in operations]})
@@ -404,3 +408,39 @@ def zoo(
     if file is not None:
         _write_json(file, {**content, "outcomes": runner.plain(outcomes)})
     return 1 if failed else 0
+
+
+# oracle semantics
+
+
+@cli.command()
+@click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
+@click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
+@click.option("--python", metavar="PATH", help="Run it with the interpreter of another environment.")
+@click.option("--markdown", metavar="FILE", help="Write a page.")
+@as_json
+def semantics(
+    trainer: str, requirements: tuple[str, ...], python: str | None, markdown: str | None, file: str | None
+) -> None:
+    """Infer a trainer's semantics, knob by knob, each value proven by replays on probes that separate it.
+
+    What no probe separates is undetermined, with the values that are left.
+    """
+    from oracle import profile
+    from oracle.progress import shown
+    from oracle.result import write_text
+    from oracle.trainers import find_trainer
+
+    find_trainer(trainer)
+    if markdown is not None:
+        _check_writable(markdown)
+    with shown() as progress:
+        found = profile.infer(trainer, requirements=requirements, python=python, progress=progress)
+    if markdown is not None:
+        command = shlex.join(["oracle", *click.get_current_context().obj])
+        write_text(markdown, profile.markdown(found, command))
+    if file is not None:
+        _write_json(file, found.to_dict())
+        return
+    for line in profile.lines(found):
+        click.echo(line)

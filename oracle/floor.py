@@ -79,7 +79,7 @@ def in_float64(state: State) -> State:
     twin = copy.copy(state)
     twin.model = model
     twin.dtype = torch.float32
-    twin.parameters, twin.buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    twin.parameters = dict(model.named_parameters())
     for name, gradient in state.gradients().items():
         twin.parameters[name].grad = gradient.double()
     twin.optimizer_state = {

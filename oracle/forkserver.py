@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a task prints is no answer
     worker.pin(spec["threads"])
-    for name in NEEDED:
+    for name in (*NEEDED, *spec["imports"]):
         importlib.import_module(name)
     if spec["task"] is not None:
         warm(spec["task"])
@@ -108,11 +108,22 @@ def _in_fork(request: dict[str, Any]) -> int:
     try:
         outcome = run(request)[0] if request["kind"] == "candidate" else {"error": None, **replay(request)}
     except Exception as error:
-        outcome = {"error": described(error)}
+        outcome = {"error": {**described(error), "message": told(error, request["task"])}}
     sys.stdout.flush()
     sys.stderr.flush()
     write_atomically(folder / "outcome.json", outcome)
     return 0
+
+
+def told(error: Exception, task: str) -> str:
+    """What a reference run that raised says to a user: the message of a known error, else what was raised and where."""
+    from oracle import pyfile
+    from oracle.errors import USAGE_ERRORS
+
+    if isinstance(error, USAGE_ERRORS):
+        return str(error)
+    what = pyfile.raised(error, Path(task))
+    return f"the reference loop cannot train {task}: {what}: mend the task, or the recipe; --debug shows the traceback"
 
 
 def _outcome(folder: Path, code: int) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from reference_loop import randomness
 from reference_loop.data import build
 from reference_loop.decay import decays
+from reference_loop.loader import count_samples
 from reference_loop.plan import planned_updates, updates_per_epoch
 from reference_loop.recipe import Recipe, ScalerOptions
 from reference_loop.schedules import factor
 from reference_loop.semantics import Semantics
-from reference_loop.state import check_loss
+from reference_loop.state import check_loss, check_model
 from reference_loop.task import Task, TaskError, count_units
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -93,7 +94,7 @@ class Job:
         The generators are seeded again afterwards, so a trainer that seeds them itself starts from the same state.
         """
         randomness.seed(self.recipe.seed)
-        model = self.task.model().to(self.device)
+        model = check_model(self.task, self.task.model()).to(self.device)
         randomness.seed(self.recipe.seed)
         self._recorder.attach(model=model)
         return model
@@ -112,13 +113,13 @@ class Job:
 
     @cached_property
     def _train_data(self) -> Any:
-        return build(self.task.train_data, self.recipe.seed)
+        return build(self.task, "train_data", self.recipe.seed)
 
     @cached_property
     def _eval_data(self) -> Any:
         if self.task.eval_data is None:
             raise TaskError(f"task {self.task.name!r} has no eval_data: add eval_data=..., or do not evaluate")
-        return build(self.task.eval_data, self.recipe.seed)
+        return build(self.task, "eval_data", self.recipe.seed)
 
     # How the recipe asks to train it
 
@@ -192,9 +193,7 @@ class Job:
 
     @cached_property
     def _samples(self) -> int:
-        """The number of training samples; a data set without a length is read through once to count them."""
-        data = self.train_data()
-        return len(data) if hasattr(data, "__len__") else sum(1 for _ in data)
+        return count_samples(self.train_data())
 
     # While it trains
 

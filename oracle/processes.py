@@ -115,7 +115,7 @@ class Running:
         outcome = _read_outcome(self.folder)
         if outcome is not None:
             error = outcome["error"]
-            detail = f"{error['type']}: {error['message']}" if error else ""
+            detail = ": ".join(filter(None, (error["type"], error["message"]))) if error else ""
             return self._ending(outcome["status"], detail, code, outcome)
         if code < 0:
             return self._ending("killed", f"killed by {_signal(code)}", code)
@@ -192,7 +192,7 @@ def ending_of_fork(folder: Path, outcome: Mapping[str, Any]) -> Ending:
     error = outcome["error"]
     return Ending(
         status=outcome["status"] if ended else "hung" if alarm else "killed",
-        detail=f"{error['type']}: {error['message']}" if error else "",
+        detail=": ".join(filter(None, (error["type"], error["message"]))) if error else "",
         signal=None if ended or alarm else _signal(code),
         exit_code=code,
         last_words=_tail(folder / "stderr.txt") or _tail(folder / "stdout.txt"),

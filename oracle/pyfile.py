@@ -42,16 +42,24 @@ def load(path: Path, what: str) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise FileRefused(f"{what} {path}: {_why(error, path)}") from error
     return module
 
 
-def _why(error: Exception, path: Path) -> str:
-    """One sentence on an exception that a file raised while it was loaded, with the line where it did."""
-    if isinstance(error, ModuleNotFoundError):
-        return f"needs the package {error.name}, which this environment lacks: pip install it, or use --with"
+def raised(error: BaseException, path: Path) -> str:
+    """What was raised, and in which line of a file: "raised ValueError in line 3: no data"; the first line of it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = f" in line {lines[-1]}" if lines else ""
-    return f"raised {type(error).__name__}{place}: {error}"
+    told = (str(error).strip().splitlines() or [""])[0]
+    return f"raised {type(error).__name__}{place}{': ' if told else ''}{told}"
+
+
+def _why(error: BaseException, path: Path) -> str:
+    """One sentence on an exception that a file raised while it was loaded."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"needs the package {error.name}, which this environment lacks: pip install it, or use --with"
+    if isinstance(error, SystemExit):
+        return f'{raised(error, path)}: put what a script does under if __name__ == "__main__"'
+    return raised(error, path)

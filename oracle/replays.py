@@ -69,7 +69,7 @@ class Replay:
 class Server:
     """A process that forks for every run; see `oracle.forkserver`.
 
-    folder: for its log. task: what to import beforehand, None for nothing but torch.
+    folder: for its log. task: a task whose imports are made beforehand; imports: modules to import beforehand.
     python, layer: the environment, by default this one.
     """
 
@@ -78,6 +78,7 @@ class Server:
         folder: Path,
         *,
         task: str | None = None,
+        imports: Sequence[str] = (),
         threads: int = 1,
         python: str = sys.executable,
         layer: Path | None = None,
@@ -85,7 +86,13 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "server.txt"
         spec = folder / "server.json"
-        facts = {"root": str(ROOT), "task": task, "threads": threads, "processes": os.cpu_count() or 1}
+        facts = {
+            "root": str(ROOT),
+            "task": task,
+            "imports": list(imports),
+            "threads": threads,
+            "processes": os.cpu_count() or 1,
+        }
         spec.write_text(json.dumps({**facts, "parent": os.getpid()}), encoding="utf-8")
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
@@ -119,6 +126,13 @@ class Server:
         """End the server and its forks."""
         self._process.kill()
         self._process.wait()
+
+
+def _failure(error: Mapping[str, str]) -> ReplayFailed:
+    """A failed run's error; its traceback is a note, which only --debug prints."""
+    failed = ReplayFailed(error["message"])
+    failed.add_note(error["traceback"])
+    return failed
 
 
 class Replays:
@@ -170,7 +184,7 @@ class Replays:
                 }
             )
         return [
-            ReplayFailed(f"{outcome['error']['type']}: {outcome['error']['message']}")
+            _failure(outcome["error"])
             if outcome["error"]
             else Replay(
                 Path(request["folder"]),

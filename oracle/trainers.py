@@ -78,6 +78,11 @@ def find_trainer(asked: str) -> None:
         raise TrainerError(f"unknown trainer {asked!r}: {near_miss(asked, _packages())}; or path/to/file.py:Class")
 
 
+def imports(asked: str) -> tuple[str, ...]:
+    """Modules that a trainer will import: what a process that runs it many times can import once."""
+    return () if is_file(asked) else (f"oracle.adapters.{asked}", _packages()[asked])
+
+
 def load_trainer(asked: str) -> Trainer:
     """A trainer, ready to train, given an adapter's name or `path/to/file.py:Class`.
 
@@ -128,9 +133,10 @@ def _from_file(asked: str) -> Trainer:
         )
     try:
         return kind()
-    except TypeError as error:
+    except Exception as error:
         raise TrainerError(
-            f"trainer file {path}: {name}() raised TypeError: {error}: a trainer is constructed without arguments"
+            f"trainer file {path}: {name}() {pyfile.raised(error, path.resolve())}: "
+            "a trainer is constructed without arguments"
         ) from error
 
 

@@ -192,9 +192,13 @@ def described(error: BaseException) -> dict[str, str]:
     inner = error.__traceback__
     while inner is not None and inner.tb_next is not None and inner.tb_frame.f_code.co_filename == __file__:
         inner = inner.tb_next
+    try:
+        message = str(error)
+    except Exception:  # a class of the user's own may fail even here
+        message = ""
     return {
         "type": type(error).__name__,
-        "message": str(error),
+        "message": message,
         "traceback": "".join(traceback.format_exception(type(error), error, inner)),
     }
 

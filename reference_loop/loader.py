@@ -14,11 +14,18 @@ from reference_loop.task import TaskError
 
 
 def count_samples(data: Any) -> int:
-    """The number of samples in a data set; an iterable one without a length is read once."""
+    """The number of samples in a training data set; an iterable one without a length is read once.
+
+    Raises:
+        TaskError: there are none.
+    """
     try:
-        return len(data)
+        count = len(data)
     except TypeError:
-        return sum(1 for _ in data)
+        count = sum(1 for _ in data)
+    if not count:
+        raise TaskError("train_data holds no samples, so nothing can be trained: return at least one batch of them")
+    return count
 
 
 class Loader:
@@ -43,7 +50,10 @@ class Loader:
             self.start(epoch, order, draws)
         batch = next(self._batches)
         if not isinstance(batch, dict):
-            raise TaskError(f"the items of train_data must be dicts of tensors, found {type(batch).__name__}")
+            raise TaskError(
+                f"the items of train_data must be dicts of tensors, found {type(batch).__name__}: "
+                'return a dict for each sample, such as {"x": ..., "y": ...}'
+            )
         return batch
 
     def start(self, epoch: int, order: str, draws: str, skip: int = 0, known: list[int] | None = None) -> None:

@@ -104,6 +104,7 @@ class Start(Operation):
 
     decay_set: str
     clip: ClipTable | None
+    clip_kind: str
     total: int
     formula: str
     dtype: str
@@ -119,9 +120,10 @@ class Start(Operation):
                 for key, value in state.hyper[name].items():
                     yield Address(-1, -1, "start", "hyperparameter", f"{name}.{key}"), value
                 yield Address(-1, -1, "start", "hyperparameter", f"{name}.optimized"), name in state.optimized
-        for name in ("max_norm", "max_value"):
-            threshold = getattr(self.clip, name, None)
-            yield Address(-1, -1, "start", "hyperparameter", name), None if threshold == inf else threshold
+        limit = self.clip.threshold if self.clip is not None and self.clip.threshold != inf else None
+        for kind in ("norm", "value"):
+            shown = limit if kind == self.clip_kind else None
+            yield Address(-1, -1, "start", "hyperparameter", f"max_{kind}"), shown
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,11 @@ class Backward(Operation):
         objective.backward()  # type: ignore[no-untyped-call]
         state.loss = None
         for name, gradient in state.gradients().items():
+            if gradient.layout is not torch.strided:
+                raise TaskError(
+                    f"task {state.task.name!r}: the gradient of {name} is sparse, and the reference trains with dense "
+                    "ones: build the module with sparse=False"
+                )
             yield Address(*at, "backward", "gradient", name), gradient
 
 
@@ -276,10 +283,8 @@ class Clip(Operation):
     kind: str
 
     def do(self, state: State) -> Iterator[Observation]:
-        threshold = self.table.max_norm if self.table.max_norm is not None else self.table.max_value
-        assert threshold is not None  # a clip table has one of the two
         gradients = list(state.gradients().values())
-        (clip.clip_norm if self.kind == "norm" else clip.clip_value)(gradients, threshold)
+        (clip.clip_norm if self.kind == "norm" else clip.clip_value)(gradients, self.table.threshold)
         yield from ()
 
 

@@ -212,6 +212,11 @@ class Clip(Table):
             found = "neither" if self.max_norm is None else both
             raise RecipeError(f"[clip] needs exactly one of max_norm and max_value, found {found}", "clip")
 
+    @property
+    def threshold(self) -> float:
+        """The one of the two that is set."""
+        return self.max_norm if self.max_norm is not None else self.max_value  # type: ignore[return-value]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Precision(Table):
@@ -384,7 +389,8 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Recipe:
         return from_dict(values)
     except RecipeError as error:
         guilty = [text for key, text in stated.items() if f"{key}.".startswith(f"{error.key}.")]
-        source = f"--set {guilty[-1]}: " if guilty else f"{path}: " if path is not None else ""
+        named = str(error).startswith("--set ")
+        source = f"--set {guilty[-1]}: " if guilty else f"{path}: " if path is not None and not named else ""
         raise RecipeError(f"{source}{error}", error.key) from None
 
 

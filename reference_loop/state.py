@@ -19,7 +19,7 @@ from reference_loop.loader import Loader
 from reference_loop.moments import Address
 from reference_loop.recipe import Recipe, ScalerOptions
 from reference_loop.scaler import Scaler
-from reference_loop.task import Task, TaskError
+from reference_loop.task import Task, TaskError, check_wishes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -27,7 +27,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class State:
     """A run in memory: model, optimizer state, schedule position, scaler, data, and counters.
 
-    parameters, buffers: by name, tied ones once.
+    parameters: by name, tied ones once.
     optimized: names of the parameters that the optimizer moves: it holds all of them, frozen ones too.
     hyper: for each parameter, the optimizer's arguments but the learning rate; `overrides` replaces some by
         "<parameter>.<argument>", and "<parameter>.optimized" = False leaves one out.
@@ -51,12 +51,12 @@ class State:
     ) -> None:
         self.task, self.recipe, self.workdir, self.device = task, recipe, workdir, torch.device(device)
         self.resume_from = resume_from or Path()
+        check_wishes(task, recipe)
         randomness.seed(recipe.seed)
-        self.model: nn.Module = task.model().to(self.device)
-        self.loader = Loader(build(task.train_data, recipe.seed), recipe, drop_last)
+        self.model = check_model(task, task.model()).to(self.device)
+        self.loader = Loader(build(task, "train_data", recipe.seed), recipe, drop_last)
         randomness.seed(recipe.seed)
         self.parameters = dict(self.model.named_parameters())
-        self.buffers = dict(self.model.named_buffers())
         self.overrides = overrides or {}
         self.optimized: list[str] = []
         self.hyper: dict[str, dict[str, Any]] = {}
@@ -74,6 +74,11 @@ class State:
         self.loss: torch.Tensor | None = None
         self.micros = 0
         self.cursor = (0, 0)
+
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The model's buffers now, by name: a module may put another tensor in the place of one."""
+        return dict(self.model.named_buffers())
 
     def begin(self, decay_set: str, total: int, formula: str, dtype: str) -> None:
         """Set up the optimizer's arguments, the first learning rate, and the precision: float16 brings a scaler."""
@@ -126,7 +131,7 @@ class State:
         """The task's loss on a batch under the recipe's precision, and the tensors that the model was given.
 
         Raises:
-            TaskError: the loss is not a scalar tensor.
+            TaskError: the loss is not a scalar tensor, or no parameter moves it.
         """
         batch = {key: v.to(self.device) if isinstance(v, torch.Tensor) else v for key, v in batch.items()}
         inputs: dict[str, torch.Tensor] = {}
@@ -142,7 +147,11 @@ class State:
                 loss = self.task.loss(self.model, batch, reduction)
         finally:
             hook.remove()
-        return check_loss(self.task, loss), inputs
+        if not check_loss(self.task, loss).requires_grad:
+            raise TaskError(
+                f"task {self.task.name!r}: the loss depends on no trainable parameter: use the model's output"
+            )
+        return loss, inputs
 
     @contextmanager
     def autocast(self, loss_cast: str) -> Iterator[None]:
@@ -185,7 +194,7 @@ class State:
         found = {module: module.training for module in self.model.modules()}
         if eval_mode:
             self.model.eval()
-        data = build(self.task.eval_data, self.recipe.seed)
+        data = build(self.task, "eval_data", self.recipe.seed)
         loader = DataLoader(data, batch_size=self.recipe.batch_size, num_workers=self.recipe.workers)
         with torch.no_grad():
             if by_batch:
@@ -216,6 +225,26 @@ class State:
                 self.scaler.state[name].copy_(torch.as_tensor(value))
             elif kind == "learning_rate":
                 self.lr[name] = float(value)
+
+
+def check_model(task: Task, model: Any) -> nn.Module:
+    """`model`, if it is one that can be trained.
+
+    Raises:
+        TaskError: what was found instead, and what to do.
+    """
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"task {task.name!r}: model must return an nn.Module, found {type(model).__name__}")
+    shapeless = [name for name, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if shapeless:
+        raise TaskError(
+            f"task {task.name!r}: parameter {shapeless[0]} has no shape yet: give the model one batch before it is "
+            "returned, or build it without lazy modules"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        found = "only frozen parameters" if any(True for _ in model.parameters()) else "no parameters"
+        raise TaskError(f"task {task.name!r}: the model has {found}, so nothing can be trained: let one require grad")
+    return model
 
 
 def check_loss(task: Task, loss: Any) -> torch.Tensor:

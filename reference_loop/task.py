@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reference_loop.recipe import Recipe
 
 
 class TaskError(ValueError):
@@ -49,11 +52,32 @@ class Task:
             raise TaskError(f"task {self.name!r}: metrics needs eval_data: add eval_data=..., or remove metrics")
 
 
+def check_wishes(task: Task, recipe: Recipe) -> None:
+    """Refuse a recipe that asks for what the task does not have.
+
+    Raises:
+        TaskError: an evaluation without metrics.
+    """
+    if recipe.evaluate is not None and task.metrics is None:
+        raise TaskError(
+            f"task {task.name!r} has no metrics, and the recipe evaluates: add eval_data=... and metrics=..., or "
+            "remove [evaluate]"
+        )
+
+
 def count_units(task: Task, batch: Mapping[str, Any]) -> int:
-    """The number of units a batch's summed loss is over: the task's own count, or its samples."""
-    if task.units is not None:
-        return int(task.units(batch))
-    return count_samples(batch)
+    """The number of units a batch's summed loss is over: the task's own count, or its samples.
+
+    Raises:
+        TaskError: the task's count is no number.
+    """
+    if task.units is None:
+        return count_samples(batch)
+    found = task.units(batch)
+    try:
+        return int(found)
+    except (TypeError, ValueError):
+        raise TaskError(f"task {task.name!r}: units must return an int, found {found!r}") from None
 
 
 def count_samples(batch: Mapping[str, Any]) -> int:

@@ -116,6 +116,8 @@ class TraceWriter:
             NotComparable: a tensor without plain memory, with the reason.
             TraceError: a value that JSON cannot hold, a place that no moment has, or another rank.
         """
+        if self._process is None:  # a child that is forked from here on has a copy of what is recorded
+            self._process = os.getpid()
         update, micro, moment, kind, name, rank = address
         if rank != self.rank:
             raise TraceError(f"{address} is of another process: this trace is of rank {self.rank}")
@@ -193,11 +195,11 @@ class TraceWriter:
                 if path.exists():
                     raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
                 self._database = self._created(path)
-            self._process = os.getpid()
         return self._database
 
     def _created(self, path: Path) -> sqlite3.Connection:
-        database = sqlite3.connect(path, isolation_level=None)
+        # A trainer may compute in threads; what it computes comes in turn.
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         last = next(reversed(MOMENTS))
         places = [(place, *pair, MOMENTS[pair[0]][pair[1]], pair[0] == last) for pair, place in _PLACES.items()]
         try:
@@ -247,7 +249,7 @@ class TraceWriter:
             raise self._failure from error
 
     def _forked(self) -> bool:
-        """Whether this is a child of the process that opened the database, such as a data loader's worker."""
+        """Whether this is a child of the process that records, such as a data loader's worker."""
         return self._process is not None and os.getpid() != self._process
 
     def _write_dictionaries(self, database: sqlite3.Connection) -> None:

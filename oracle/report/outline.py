@@ -159,9 +159,10 @@ def _entering(site: Site) -> list[str]:
 
 def _unexplained(item: Unexplained) -> Paragraph:
     agreeing = ", ".join(phrases.inputs(item.site.agreeing_inputs))
+    ruled_out = ", ".join([*item.ruled_out[:SHOWN], *_cut(len(item.ruled_out))])
     clauses = (
         f"Agree, bit for bit: {agreeing}." if agreeing else "",
-        f"Ruled out by replay: {', '.join(item.ruled_out)}." if item.ruled_out else "No knob departs there.",
+        f"Ruled out by replay: {ruled_out}." if ruled_out else "No knob departs there.",
     )
     return Paragraph("Unexplained", f"{phrases.place(item.site)}.", tuple(filter(None, clauses)))
 
@@ -179,9 +180,12 @@ def _ending(result: Result) -> Iterator[Paragraph]:
 def _ended(outcome: CandidateOutcome | None) -> str:
     if outcome is None or outcome.status == "completed":
         return ""
+    error = (outcome.error or "an exception").strip().partition("\n")[0]
     how = {
-        "raised": f"raised {phrases.printable(outcome.error or 'an exception')}",
-        "killed": f"was killed by {outcome.signal or f'a signal (exit code {outcome.exit_code})'}",
+        "raised": f"raised {phrases.printable(error)}",
+        "killed": f"was killed by {outcome.signal}"
+        if outcome.signal
+        else f"ended its own process, exit code {outcome.exit_code}",
         "timed_out": f"was stopped after {phrases.seconds(outcome.timeout)}, its time limit",
     }[outcome.status]
     after = f", {Count(outcome.updates):update} made" if outcome.updates is not None else ""
@@ -195,7 +199,7 @@ def _aside(result: Result) -> Iterator[Paragraph]:
         shown = [f"{_times(item)}{phrases.place(item)}" for item in result.latent[:SHOWN]]
         text = f"{total:address} {'differs' if total == 1 else 'differ'} in witness values alone."
         yield Paragraph("Latent", text, (*shown, *_cut(len(result.latent))))
-    if result.one_sided:
+    if result.one_sided and result.verdict != "not_comparable":
         shown = [_alone(item) for item in result.one_sided[:SHOWN]]
         yield Paragraph("On one side", "listed, not judged.", (*shown, *_cut(len(result.one_sided))))
     for item in result.accepted:
