@@ -34,10 +34,10 @@ WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("batch", "input"): (ops.Fetch, ops.Forward),
     ("forward", "rng"): (ops.Fetch, ops.Evaluate),
     ("forward", "mode"): (ops.TrainMode, ops.Evaluate),
-    ("forward", "loss"): (ops.Forward, ops.TrainMode, ops.Evaluate),
-    ("backward", "objective"): (ops.Forward, ops.Backward, ops.Rescale),
-    ("backward", "gradient"): (ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Evaluate),
-    ("consume", "gradient"): (ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale),
+    ("forward", "loss"): (ops.Start, ops.Forward, ops.TrainMode, ops.Evaluate),
+    ("backward", "objective"): (ops.Start, ops.Forward, ops.Backward, ops.Rescale),
+    ("backward", "gradient"): (ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Evaluate),
+    ("consume", "gradient"): (ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale),
     ("consume", "learning_rate"): (ops.Start, ops.Schedule),
     ("update", "parameter"): (ops.Update,),
     ("update", "optimizer_state"): (ops.Update,),
@@ -49,13 +49,15 @@ WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("evaluate", "gradient"): (ops.Evaluate, ops.Clear),
     ("log", "metric"): (ops.Log,),
 }
+# Where the beginning of the run matters by the type that it has autocast compute in, and by nothing else.
+COMPUTED = {("forward", "loss"), ("backward", "objective"), ("backward", "gradient"), ("consume", "gradient")}
 # What is written from the beginning of the run on, not in one window alone.
 CUMULATIVE = (ops.Start, ops.Schedule)
 TOLERANCE = 0.02  # of a calculated ratio; half precision rounds a loss by up to 0.4 %
 
 
-def options(reading: Reading, samples: int, through: int) -> list[Option]:
-    """Every knob value other than the reading's whose plan departs from its plan by update `through`.
+def options(reading: Reading, samples: int, through: int | None) -> list[Option]:
+    """Every knob value other than the reading's whose plan departs from its plan by update `through`, or at all.
 
     Of several values that mean the same plan, the first stands for all. Style knobs come first, so that they win where
     a semantic one does no better.
@@ -71,7 +73,7 @@ def options(reading: Reading, samples: int, through: int) -> list[Option]:
                 if value == reading.semantics.value(name):
                     continue
                 other = _operations(reading.with_knob(name, value), samples)
-                if _departs(known, other) <= through and other not in plans:
+                if _departs(known, other) <= (inf if through is None else through) and other not in plans:
                     plans.append(other)
                     found.append((name, value))
     return found
@@ -118,6 +120,8 @@ class Scene:
         if writers is None:
             return True
         ours, theirs = (_written(plan, self.site.address.update, writers) for plan in (known, other))
+        if self.site.address[2:4] in COMPUTED:
+            return [_computes(operation) for operation in ours] != [_computes(operation) for operation in theirs]
         return ours != theirs
 
     def _fits(self, known: list[Operation], other: list[Operation], reading: Reading) -> bool:
@@ -210,6 +214,10 @@ def _departs(known: list[Operation], other: list[Operation]) -> float:
             return update
         update = max(update, getattr(ours, "update", -1))
     return inf
+
+
+def _computes(operation: Operation) -> Operation | str:
+    return operation.dtype if isinstance(operation, ops.Start) else operation
 
 
 def _written(plan: list[Operation], update: int, writers: tuple[type[Operation], ...]) -> list[Operation]:

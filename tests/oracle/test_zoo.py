@@ -19,6 +19,7 @@ FEW = (
     "a_undivided",
     "b_drops_the_tail",
     "c_steps_before_the_optimizer",
+    "d_no_autocast",
     "e_clips_each_micro",
     "f_coupled_decay",
     "g_never_shuffles",
