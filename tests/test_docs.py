@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,8 @@ import pytest
 
 from oracle.cli import cli
 from oracle.result import Result
+from reference_loop.recipe import TABLES, Accept, Recipe, Table, from_dict
+from reference_loop.semantics import KNOBS, Semantics
 
 UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X)\b|raise NotImplemented[E]rror")
 OWN = ("benchmarks", "diffs", "docs", "fixtures", "oracle", "reference_loop", "tests")
@@ -54,6 +59,88 @@ def test_every_command_is_documented(root: Path) -> None:
     if os.environ.get("UPDATE_SNAPSHOTS"):
         page.write_text(command_page())
     assert page.read_text() == command_page()
+
+
+KNOBS_INTRO = """\
+# Knobs
+
+Every decision that is told apart, as `oracle list knobs --json` writes it. The first value is the textbook's; where the
+recipe decides (`optimizer.decay`, `data.order`, `data.tail`, `clip.kind`), it is what the recipe asks for. A style changes
+the arithmetic and not its meaning, so it never makes `diverged`. A value's source is a public page about a trainer that
+has it, or about the rule. After a change that is meant: `UPDATE_SNAPSHOTS=1 pytest tests/test_docs.py`.
+"""
+
+
+def knob_page() -> str:
+    """docs/knobs.md: every knob, and for each value its motive and its source."""
+    page = KNOBS_INTRO
+    for knob in KNOBS.values():
+        style = " (style)" if knob.effect == "style" else ""
+        page += f"\n## `{knob.name}`{style}\n\n| value | means | source |\n|---|---|---|\n"
+        for value in knob.values:
+            source = knob.citations[value]
+            shown = f"`{value}`" if value else "(nothing)"
+            page += f"| {shown} | {knob.motives[value]} | [{short(source)}]({source}) |\n"
+    return page
+
+
+def short(url: str) -> str:
+    """What of a link is shown: the project and the thread, or the page's name."""
+    thread = re.fullmatch(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+)", url)
+    if thread:
+        return f"{thread[1]} {thread[2]}"
+    return url.partition("#")[0].rstrip("/").rpartition("/")[2].removesuffix(".html")
+
+
+def test_every_knob_is_documented(root: Path) -> None:
+    page = root / "docs/knobs.md"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        page.write_text(knob_page())
+    assert page.read_text() == knob_page()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://github.com/a/b/pull/7", "b 7"),
+        ("https://github.com/a/b/blob/main/src/c.py", "c.py"),
+        ("https://docs.org/stable/optim.html#x", "optim"),
+    ],
+)
+def test_a_link_is_shown_by_what_it_leads_to(url: str, shown: str) -> None:
+    assert short(url) == shown
+
+
+def recipe_rows(page: str) -> dict[str, dict[str, str]]:
+    """For each table of a recipe that the page describes, its fields and what stands under `default`."""
+    tables = {}
+    for section in re.split(r"(?m)^## ", page)[1:]:
+        title = section.partition("\n")[0].strip("`[]").replace("Top level", "")
+        rows = re.findall(r"(?m)^\| `(\w+)` \| .* \| ?(.*?) ?\|$", section)
+        tables[title] = {name: default.strip("`") for name, default in rows}
+    return tables
+
+
+def fields_of(table: type[Table]) -> list[dataclasses.Field[object]]:
+    return [column for column in dataclasses.fields(table) if column.name in table.rules]
+
+
+def test_every_field_of_a_recipe_is_documented_with_its_default(root: Path) -> None:
+    described = recipe_rows((root / "docs/recipe.md").read_text())
+    for table in (Recipe, *TABLES.values(), Accept):
+        known = described[table.title]
+        assert set(known) & {column.name for column in dataclasses.fields(table)} >= {f.name for f in fields_of(table)}
+        for column in fields_of(table):
+            if column.default is dataclasses.MISSING:
+                assert known[column.name] == "must be stated", (table.title, column.name)
+            elif column.default is not None:
+                assert known[column.name] == json.dumps(column.default), (table.title, column.name)
+
+
+def test_the_recipe_of_the_page_is_one(root: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (root / "docs/recipe.md").read_text(), re.DOTALL)
+    recipe = from_dict(tomllib.loads(text))
+    assert Semantics.of(recipe).accumulation.normalise == "unit_mean"
 
 
 def test_every_command_and_option_says_what_it_does() -> None:
