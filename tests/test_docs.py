@@ -65,9 +65,9 @@ KNOBS_INTRO = """\
 # Knobs
 
 Every decision that is told apart, as `oracle list knobs --json` writes it. The first value is the textbook's; where the
-recipe decides (`optimizer.decay`, `data.order`, `data.tail`, `clip.kind`), it is what the recipe asks for. A style changes
-the arithmetic and not its meaning, so it never makes `diverged`. A value's source is a public page about a trainer that
-has it, or about the rule. After a change that is meant: `UPDATE_SNAPSHOTS=1 pytest tests/test_docs.py`.
+recipe decides (`optimizer.decay`, `data.order`, `data.tail`, `clip.kind`), it is what the recipe asks for. A style
+changes the arithmetic and not its meaning, so it never makes `diverged`. A value's source is a public page about a
+trainer that has it, or about the rule. After a change that is meant: `UPDATE_SNAPSHOTS=1 pytest tests/test_docs.py`.
 """
 
 
