@@ -7,7 +7,6 @@ A command returns its exit code (0 match, 1 diverged, 2 usage, 3 not decidable);
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -187,6 +186,8 @@ def doctor(file: str | None) -> int:
 
     from oracle.doctor import examine
 
+    if file is not None:
+        _check_writable(file)
     checks = examine()
     able = all(check.ok is not False for check in checks)
     if file is not None:
@@ -275,7 +276,7 @@ def plan(
 @click.option("--threads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of torch.  [default: 1]")
 @click.option("--device", default="cpu", metavar="D", help="Where both train.  [default: cpu]")
 @click.option("--keep", metavar="DIR", help="Keep runs and traces in a new folder.")
-@click.option("--json", metavar="FILE", help="Write the result as JSON.")
+@click.option("--json", metavar="FILE", help="Write the result as JSON; - for the output.")
 @click.option("--junit", metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--html", metavar="FILE", help="Write it as a page.")
 @click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
@@ -324,31 +325,48 @@ def check(
     )
     with shown() as progress:
         result = run(request, progress)
-    _write_reports(result, wanted)
     from oracle.report import text
 
-    click.echo(text.render(result))
+    if "-" not in wanted.values():
+        click.echo(text.render(result), nl=False)
+    _write_reports(result, wanted)
     return result.exit_code
 
 
 def _check_writable(path: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is to hold."""
+    import tempfile
+
     from oracle.errors import OutputError
 
-    folder = Path(path).resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        what = "is no folder" if not folder.is_dir() else "cannot be written"
-        raise OutputError(f"cannot write {path}: {folder} {what}: name a file in a folder that can be written")
+    place = Path(path).resolve()
+    if path == "-" or (place.exists() and not place.is_file() and not place.is_dir()):  # the output, a pipe, a device
+        return
+    folder = place.parent
+    try:
+        if not path or place.is_dir():
+            raise OSError(0, "it is a folder" if path else "it has no name")
+        if not folder.is_dir():
+            raise OSError(0, f"{folder} is no folder")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror if error.errno == 0 else f"{folder}: {error.strerror}"
+        raise OutputError(f"cannot write {path!r}: {reason}: name a file in a folder that can be written") from error
 
 
 def _write_reports(result: Any, files: dict[str, str]) -> None:
-    """Write the result into the files that were asked for, by kind."""
+    """Write the result into the files that were asked for, by kind; - is the output."""
     from importlib import import_module
 
     from oracle.result import write_text
 
     for kind, path in files.items():
         rendered = result.to_json() if kind == "json" else import_module(f"oracle.report.{kind}").render(result)
-        write_text(path, rendered)
+        if path == "-":
+            click.echo(rendered, nl=False)
+        else:
+            write_text(path, rendered)
 
 
 # oracle zoo
@@ -370,6 +388,8 @@ def zoo(
     """
     from oracle import zoo as runner
 
+    if file is not None:
+        _check_writable(file)
     place = Path(folder) if folder else runner.folder()
     chosen = runner.specimens(place / "healthy" if healthy or everywhere else place)
     chosen = [one for one in chosen if not names or any(one.name.startswith(name) for name in names)]

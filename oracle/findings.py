@@ -91,13 +91,17 @@ class Findings:
         """The causes in the order in which they show.
 
         One is confirmed if the reference with all of them is bit-identical through the update at which it shows, no
-        other value that departs there does as well, and the evidence is not thin.
+        other value that departs there does as well, and the evidence is not thin. What lies behind batches that differ
+        unexplained, or in the update of another unexplained difference, is not proven.
         """
+        standing = found.standing.decisive
         last = self.candidate.trace.last_update if self.candidate.trace else -1
-        identical = found.standing.decisive.address.update - 1 if found.standing.decisive else last
+        identical = last if standing is None else standing.address.update - 1
         for cause in sorted(found.causes, key=lambda cause: causal_key(Address(*cause.at.address))):
             at = cause.at.address
-            proven = identical >= at.update
+            behind = [gap.at.address for gap in found.gaps if gap.at.address.update <= at.update]
+            blurred = any(gap.update == at.update or gap.moment == "batch" for gap in behind)
+            proven = (standing is None or identical >= at.update) and not blurred
             yield Cause(
                 knob=cause.knob,
                 reference=cause.reference,

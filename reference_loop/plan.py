@@ -59,7 +59,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
     update, micro, fetched = at.updates, 0, (at.epoch, at.index - 1)
-    yield Start(s.optimizer.decay_set, recipe.clip, total, s.schedule.formula, _dtype(recipe, s))
+    yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, total, s.schedule.formula, _dtype(recipe, s))
     if resume:
         yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
     for window in windows(recipe, s, samples, at):

@@ -22,7 +22,7 @@ from reference_loop.moments import MOMENTS
 from reference_loop.semantics import KNOBS, Effect
 
 MOST_CAUSES = 10
-MOST_PAIRS = 40
+MOST_PAIRS = 24
 MOST_BRANCHES = 3
 MOST_REPLAYS = 200
 ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
@@ -110,6 +110,7 @@ class Explainer:
 
     candidate: its trace. unsteady: witnesses that it does not repeat itself.
     passed: decisive places that stay different because what they hold is given to the model and cannot be pinned.
+    passed_numbers: whether numbers that change in the course of the run were noted.
     can_pin: whether its tensors are there in full.
     progress: told in a few words what is tried.
     """
@@ -118,6 +119,7 @@ class Explainer:
     candidate: Trace
     unsteady: frozenset[tuple[str, str]] = frozenset()
     passed: frozenset[tuple[str, str]] = frozenset()
+    passed_numbers: bool = False
     can_pin: bool = True
     progress: Callable[[str], None] = lambda words: None
     _known: dict[str, Replay | ReplayFailed] = field(default_factory=dict)  # by what was asked
@@ -136,11 +138,11 @@ class Explainer:
             if read is not None:
                 now = read
                 continue
-            best = self._adopt(now) or self._try_rates(now)
+            best = self._adopt(now)
             if len(best) == 1:
                 now = best[0]
             elif best:
-                return self._branch(best)
+                return self._branch(now, best)
             elif now.standing.decisive is None:
                 now = self._note_latent(now)
             else:
@@ -151,24 +153,37 @@ class Explainer:
                 now = pinned
         return now
 
-    def _branch(self, tied: list[Explanation]) -> Explanation:
-        """Follow several equally good steps, and keep the one that leaves least unexplained."""
-        ends = []
-        for step in tied[:MOST_BRANCHES]:
-            end = self._follow(step)
-            if not end.gaps:
-                return end
-            ends.append(end)
-        return max(ends, key=lambda end: (-len(end.gaps), end.standing.key))
+    def _branch(self, now: Explanation, tied: list[Explanation]) -> Explanation:
+        """Follow several equally good steps and keep the one that leaves least unexplained.
+
+        Of the others only those stay as alternatives that lead as far with as few causes.
+        """
+        ends = [self._follow(step) for step in tied[:MOST_BRANCHES]]
+        worth = [(-len(end.gaps), end.standing.key, -len(end.causes)) for end in ends]
+        best = worth.index(max(worth))
+        rivals = [
+            _label(step.causes[len(now.causes) :])
+            for place, step in enumerate(tied)
+            if place != best and (place >= len(worth) or worth[place] == worth[best])
+        ]
+        step, end = tied[best], ends[best]
+        added = range(len(now.causes), len(step.causes))
+        causes = tuple(
+            replace(cause, alternatives=tuple(rivals)) if place in added else cause
+            for place, cause in enumerate(end.causes)
+        )
+        return replace(end, causes=causes)
 
     def _adopt(self, now: Explanation) -> list[Explanation]:
         """The best single decision, or pair of them; several if they do equally well; none if nothing helps."""
         target = now.standing.decisive or now.standing.first
         assert target is not None
-        through = max(target.address.update, 0)
+        through = None if target.address.moment == "end" else max(target.address.update, 0)
         every: list[tuple[Option, ...]] = [(option,) for option in options(now.reading, now.replay.samples, through)]
         if now.standing.decisive is None:
             every = [choice for choice in every if KNOBS[choice[0][0]].effect == "style"]
+        if self.passed:  # batches differ unexplained: what they lead to cannot be read any more
+            every = [choice for choice in every if choice[0][0].partition(".")[0] in ("schedule", "optimizer", "log")]
         tried: dict[tuple[Option, ...], None] = {}
         for choices in self._by_promise(now, every):
             fresh = [choice for choice in choices if choice not in tried]
@@ -176,6 +191,7 @@ class Explainer:
             steps = self._try(now, fresh, through)
             if now.standing.decisive is None:  # a witness is only explained where it differs nowhere any more
                 steps = [step for step in steps if not _same_place(step.standing.first, now.standing.first)]
+            steps = steps or self._try_rates(now)
             if steps:
                 return steps
         return []
@@ -200,7 +216,7 @@ class Explainer:
         if not all(self.candidate.has(place) for place in ENTERING):  # what enters the site is not known to agree
             yield every
 
-    def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int) -> list[Explanation]:
+    def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int | None) -> list[Explanation]:
         """Replay each choice through the difference, the ones that get past it to the end, and return the best."""
         if not choices or self.replays.count > MOST_REPLAYS:
             return []
@@ -228,6 +244,7 @@ class Explainer:
             for (choice, reading), replay in zip(leading, full, strict=True)
             if isinstance(replay, Replay)
         ]
+        ends = [end for end in ends if end[0].key > now.standing.key]
         if not ends:
             return []
         best = max(standing.key for standing, *_ in ends)
@@ -286,7 +303,20 @@ class Explainer:
         if not found:
             return None
         reading, causes = now.reading, now.causes
-        for number in numbers(found):
+        known = {cause.knob for cause in causes}
+        later = [difference for difference in found if difference.address.moment == "consume"]
+        if later and not [difference for difference in found if difference not in later]:
+            return self._changes(now, later)
+        for number in numbers(difference for difference in found if difference not in later):
+            if f"hyperparameter.{number.name}" in known:
+                continue
+            other = _other_kind(reading, number)
+            if other is not None:
+                now_kind = reading.semantics.clip.kind
+                kind = Found(knob="clip.kind", reference=now_kind, candidate=other, effect="semantic", at=target)
+                causes += (kind,)
+                reading = reading.with_knob("clip.kind", other)
+                continue
             if number.name == "weight_decay":
                 whole = decay_as_a_whole(reading, number)
                 if whole is not None:
@@ -306,6 +336,26 @@ class Explainer:
         if standing.key == now.standing.key:  # taken over, and still the same: the record is not what it trains with
             return None
         return replace(now, reading=reading, replay=replay, standing=standing, causes=causes)
+
+    def _changes(self, now: Explanation, found: list[Difference]) -> Explanation | None:
+        """Note numbers that change in the course of the run; what they lead to is pinned: no replay follows it."""
+        target = found[0]
+        causes = tuple(
+            replace(self._number(number, target), thin="it changes in the course of the run")
+            for number in numbers(found)
+        )
+        if not self.can_pin:
+            return None
+        self.passed_numbers = True
+        pins = tuple(Pin("consume", kind, target.address.update) for kind in ("gradient", "learning_rate"))
+        update = tuple(
+            Pin("update", kind, target.address.update) for kind in ("parameter", "buffer", "optimizer_state")
+        )
+        reading = replace(now.reading, pins=now.reading.pins + pins + update)
+        (replay,) = self.replays.run(reading)
+        if not isinstance(replay, Replay):
+            return None
+        return replace(now, reading=reading, replay=replay, standing=self.stand(replay), causes=now.causes + causes)
 
     def _number(self, number: Number, at: Difference, values: tuple[Any, Any] | None = None) -> Found:
         reference, candidate = values or (number.reference, number.candidate)
@@ -416,7 +466,7 @@ class Explainer:
         pins = tuple(Pin(at, kind, first) for at, kind in PINS[moment])
         reading = replace(now.reading, pins=now.reading.pins + pins)
         if moment == "batch":
-            self.passed |= {("batch", "batch_ids"), ("batch", "input")}
+            self.passed |= {("batch", "batch_ids"), ("batch", "input"), ("end", "count")}
             self.unsteady |= {(at, kind) for at in ("forward", "backward") for kind in MOMENTS[at]}
         try:
             replay = self.replays.one(reading)
@@ -445,7 +495,7 @@ class Explainer:
 
     def stand(self, replay: Replay, through: int | None = None) -> Standing:
         """How a replay compares with the candidate, up to an update or to the end."""
-        silent = self.unsteady | self.passed
+        silent = self.unsteady | self.passed | ({("consume", "hyperparameter")} if self.passed_numbers else set())
         return stand(replay.trace, self.candidate, silent=silent, through=through)
 
 
@@ -456,6 +506,18 @@ def _same_place(one: Difference | None, other: Difference | None) -> bool:
 def _removed(before: Standing, after: Standing) -> Difference | None:
     """The first difference of any kind, if it is there no longer."""
     return before.first if after.key[1] > before.key[1] else None
+
+
+def _other_kind(reading: Reading, number: Number) -> str | None:
+    """The kind of clip that the candidate applies the recipe's own threshold with, if it is another kind."""
+    clip, kind = reading.recipe.clip, number.name.removeprefix("max_")
+    if kind not in ("norm", "value") or clip is None or kind == reading.semantics.clip.kind:
+        return None
+    return kind if number.candidate == clip.threshold else None
+
+
+def _label(causes: tuple[Found, ...]) -> str:
+    return " and ".join(f"{cause.knob} = {cause.candidate}" for cause in causes)
 
 
 def _default_decay(reading: Reading, number: Number) -> Any:
