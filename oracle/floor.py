@@ -9,11 +9,13 @@ never pile up and a real mistake cannot hide behind old rounding.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from diffs.bits import identical
 from reference_loop import randomness
 from reference_loop.moments import Address
 from reference_loop.operations import Evaluate, Fetch, Operation, Start
@@ -59,13 +61,20 @@ def judge(
                     if address in candidate:
                         truth.put(address, candidate[address].double())
             randomness.restore(generators)
+        overflow, pairs = state.found_inf, []
         for address, value in operation.do(state):
             if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
                 other = candidate[address]
-                verdict = _compare(address, value, other, truths.get(address))
-                if verdict is not None:
-                    found.append(verdict)
+                pairs.append((address, value.clone() if isinstance(value, torch.Tensor) else value, other))
                 state.put(address, other)
+        whole = _whole([(value, truths.get(address)) for address, value, _ in pairs if address.kind == "gradient"])
+        for address, value, other in pairs:
+            if overflow and address.kind == "gradient" and not bool(other.isfinite().all()):
+                verdict = _nobody_takes(address, value, other)
+            else:
+                verdict = _compare(address, value, other, truths.get(address), whole)
+            if verdict is not None:
+                found.append(verdict)
         if isinstance(operation, Fetch) and truth is not None:
             _share(state, truth)
         if truth is not None:
@@ -102,22 +111,49 @@ def _share(state: State, twin: State) -> None:
         }
 
 
-def _compare(address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None) -> dict[str, Any] | None:
+def _nobody_takes(address: Address, reference: torch.Tensor, candidate: torch.Tensor) -> dict[str, Any] | None:
+    """The verdict on a gradient that overflowed in an update that is skipped: its infinities and NaN decide nothing."""
+    same = identical(reference, candidate)
+    return None if same else {"address": address, "error": None, "allowance": None, "within": True}
+
+
+def _whole(gradients: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> tuple[float, float]:
+    """The reference's error and the size of the truth over all gradients of an update together."""
+    told = [(value, truth) for value, truth in gradients if truth is not None]
+    return (
+        math.hypot(*(_norm(value.double() - truth) for value, truth in told)),
+        math.hypot(*(_norm(truth) for _, truth in told)),
+    )
+
+
+def _compare(
+    address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None, whole: tuple[float, float]
+) -> dict[str, Any] | None:
+    """The verdict on one value; None where the two are the same.
+
+    whole: `_whole` of the gradients that it is one of. A gradient may be nothing but rounding, as that of a bias before
+    a batch norm is: there the error over all gradients is what rounding can do.
+    """
     if not isinstance(reference, torch.Tensor):
         if reference == candidate:
             return None
         error, allowance = abs(candidate - reference), EPSILONS * torch.finfo(torch.float64).eps * abs(reference)
     else:
-        if reference.dtype == candidate.dtype and torch.equal(reference, candidate):
+        if identical(reference, candidate):
             return None
         if truth is None or reference.shape != candidate.shape or not reference.is_floating_point():
             return {"address": address, "error": None, "allowance": None, "within": False}
         own = _norm(reference.double() - truth)
         error = _norm(candidate.double() - truth)
         size = _norm(truth)
+        step = EPSILONS * torch.finfo(reference.dtype).eps
+        allowance = max(MULTIPLE * own, step * size)
+        if _norm(candidate.double() - reference.double()) <= step * _norm(reference.double()):
+            return {"address": address, "error": error, "allowance": allowance, "within": True}
         if not own <= HOPELESS * size:
-            return {"address": address, "error": None, "allowance": None, "within": False}
-        allowance = max(MULTIPLE * own, EPSILONS * torch.finfo(reference.dtype).eps * size)
+            if not (address.kind == "gradient" and 0 < whole[0] <= HOPELESS * whole[1]):
+                return {"address": address, "error": None, "allowance": None, "within": False}
+            allowance = max(allowance, MULTIPLE * whole[0])
     return {"address": address, "error": error, "allowance": allowance, "within": bool(error <= allowance)}
 
 

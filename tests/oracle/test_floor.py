@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from oracle import floor
 from oracle.tasks import find_task, load_task
+from reference_loop.moments import Address
 from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
 from reference_loop.semantics import Semantics
@@ -17,3 +21,44 @@ def test_a_recipe_that_evaluates_can_be_judged(task):
     recipe = from_dict({"updates": 3, "accumulation": 2, "evaluate": {"every": 1}, "log": {"every": 1}})
     state = State(load_task(str(find_task(task))), recipe, drop_last=False)
     assert floor.judge(plan(recipe, Semantics.of(recipe), 16), state, {}) == []
+
+
+def compared(reference, candidate, truth, whole=(0.0, 0.0)):
+    """Whether a gradient is within the floor; None where there is nothing to judge."""
+    tensors = [torch.tensor(values) for values in (reference, candidate)]
+    address = Address(0, -1, "consume", "gradient", "weight")
+    found = floor._compare(address, *tensors, torch.tensor(truth, dtype=torch.float64), whole)
+    return None if found is None else found["within"]
+
+
+def test_the_same_nan_is_nothing_to_judge():
+    assert compared([math.nan, 1.0], [math.nan, 1.0], [0.0, 1.0]) is None
+    assert compared([0.0, 1.0], [math.nan, 1.0], [0.0, 1.0]) is False
+
+
+def test_a_step_of_the_type_is_rounding_whatever_the_truth():
+    assert compared([1.0, 1.0], [1.0, 1.0 + 2**-23], [2.0, 2.0])
+    assert not compared([1.0, 1.0], [1.0, 1.001], [2.0, 2.0])
+
+
+def test_a_gradient_of_nothing_but_rounding_is_measured_by_the_others():
+    assert not compared([1e-8], [-2e-8], [0.0])
+    assert compared([1e-8], [-2e-8], [0.0], whole=(1e-8, 1.0))
+    assert not compared([1e-8], [1e-3], [0.0], whole=(1e-8, 1.0))
+
+
+def test_what_overflowed_in_a_skipped_update_decides_nothing():
+    recipe = from_dict({
+        "updates": 1, "clip": {"max_norm": 1.0}, "precision": {"dtype": "float16"}, "scaler": {"init_scale": 2.0**40}
+    })  # fmt: skip
+
+    def judged(**changed):
+        state = State(load_task(str(find_task("tokens"))), recipe, drop_last=False)
+        gradients = {
+            Address(0, -1, "consume", "gradient", name): torch.full_like(parameter, changed.get("value", math.inf))
+            for name, parameter in state.parameters.items()
+        }
+        return [entry["within"] for entry in floor.judge(plan(recipe, Semantics.of(recipe), 12), state, gradients)]
+
+    assert judged() and all(judged())
+    assert not any(judged(value=1.0))
