@@ -70,7 +70,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A difference that nothing explains, and what was tried."""
+    """A difference that nothing explains, and what was replayed and is not it."""
 
     at: Difference
     trace: Trace
@@ -253,7 +253,7 @@ class Explainer:
 
     def _replay(self, readings: list[Reading], through: int | None = None) -> list[Replay | ReplayFailed]:
         """Replay readings, those that were replayed before excepted."""
-        keys = [f"{through} {reading}" for reading in readings]
+        keys = [_key(reading, through) for reading in readings]
         new = {key: reading for key, reading in zip(keys, readings, strict=True) if key not in self._known}
         self._known.update(zip(new, self.replays.run(*new.values(), through=through), strict=True))
         return [self._known[key] for key in keys]
@@ -452,7 +452,11 @@ class Explainer:
         target = now.standing.decisive
         assert target is not None
         through = max(target.address.update, 0)
-        tried = tuple(f"{name} = {value}" for name, value in options(now.reading, now.replay.samples, through))
+        tried = tuple(
+            f"{name} = {value}"
+            for name, value in options(now.reading, now.replay.samples, through)
+            if _key(now.reading.with_knob(name, value), through) in self._known
+        )
         return replace(now, gaps=(*now.gaps, Gap(at=target, trace=now.replay.trace, tried=tried)))
 
     def _pin(self, now: Explanation) -> Explanation | None:
@@ -497,6 +501,11 @@ class Explainer:
         """How a replay compares with the candidate, up to an update or to the end."""
         silent = self.unsteady | self.passed | ({("consume", "hyperparameter")} if self.passed_numbers else set())
         return stand(replay.trace, self.candidate, silent=silent, through=through)
+
+
+def _key(reading: Reading, through: int | None) -> str:
+    """What tells one replay from another."""
+    return f"{through} {reading}"
 
 
 def _same_place(one: Difference | None, other: Difference | None) -> bool:
