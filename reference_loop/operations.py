@@ -342,14 +342,29 @@ class Update(Operation):
 
 
 @dataclass(frozen=True)
+class Grow(Operation):
+    """The scaler counts a micro-batch, whatever its gradient is, and grows when it counted enough."""
+
+    def do(self, state: State) -> Iterator[Observation]:
+        assert state.scaler is not None  # plans grow only where a scaler is
+        state.scaler.update(False)
+        yield from ()
+
+
+@dataclass(frozen=True)
 class Rescale(Operation):
-    """The scaler grows or backs off."""
+    """The scaler grows or backs off.
+
+    counts: whether this update counts towards growth; otherwise its micro-batches did already.
+    """
 
     update: int
+    counts: bool = True
 
     def do(self, state: State) -> Iterator[Observation]:
         assert state.scaler is not None  # plans rescale only where a scaler is
-        state.scaler.update(state.skipped)
+        if self.counts or state.skipped:
+            state.scaler.update(state.skipped)
         for name, value in state.scaler.state.items():
             yield Address(self.update, -1, "update", "scaler", name), value
 

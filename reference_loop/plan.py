@@ -24,6 +24,7 @@ from reference_loop.operations import (
     Evaluate,
     Fetch,
     Forward,
+    Grow,
     Log,
     NextRate,
     Operation,
@@ -82,7 +83,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
             if recipe.clip and s.clip.moment == "micro":
                 yield Clip(recipe.clip, s.clip.kind)
             if _scales(recipe, s) and s.scaler.unit == "micro":
-                yield Rescale(update)
+                yield Grow()
 
             ends_window, ends_epoch = position == len(window.batches) - 1, index == count - 1
             steps = window.steps if ends_window else s.accumulation.cadence == "micro"
@@ -115,8 +116,8 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     if by_update and s.schedule.order == "before_update":
         yield Schedule()
     yield Update(update, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
-    if _scales(recipe, s) and s.scaler.unit == "update":
-        yield Rescale(update)
+    if _scales(recipe, s):
+        yield Rescale(update, counts=s.scaler.unit == "update")
     if by_update and s.schedule.order == "after_update":
         yield Schedule(on_skip=s.schedule.on_skip)
     if s.gradient.clear == "after_update":

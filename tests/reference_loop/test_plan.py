@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from reference_loop.operations import Backward, Cursor, Evaluate, Fetch, Forward, Log, Schedule, Update
+from reference_loop.operations import Backward, Cursor, Evaluate, Fetch, Forward, Grow, Log, Rescale, Schedule, Update
 from reference_loop.plan import can_step, plan, planned_updates, windows
 from reference_loop.recipe import from_dict
 from reference_loop.semantics import KNOBS, Semantics, SemanticsError
@@ -119,6 +119,16 @@ def test_schedules_move_as_often_as_the_knob_says():
     plans = {cadence: operations(schedule__cadence=cadence) for cadence in ("update", "micro", "epoch")}
     moves = {cadence: sum(isinstance(op, Schedule) for op in found) for cadence, found in plans.items()}
     assert moves == {"update": 4, "micro": 10, "epoch": 2}
+
+
+def test_growth_is_counted_in_micro_batches_or_in_updates_and_shown_once_an_update():
+    def counted(unit):
+        found = operations(scaler__unit=unit)
+        shown = [op.counts for op in found if isinstance(op, Rescale)]
+        return sum(isinstance(op, Grow) for op in found), shown
+
+    assert counted("update") == (0, [True] * 4)
+    assert counted("micro") == (10, [False] * 4)
 
 
 def test_batches_are_fetched_ahead_but_never_across_epochs():
