@@ -7,16 +7,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
-from oracle import environment, findings, processes, recipes, tasks, trainers
+from oracle import environment, findings, guard, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
-from oracle.errors import OutputError
+from oracle.errors import OracleError, OutputError
 from oracle.explain.engine import Explainer, Explanation
 from oracle.explain.evidence import described
 from oracle.explain.noise import measure
@@ -86,6 +88,8 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
         OracleError: as `check` does.
     """
     recipes.refuse(request.recipe)
+    if request.python is None and not request.allow_torch:  # another environment's torch may have other devices
+        _refuse_device(request.device)
     task = str(tasks.find_task(request.task))
     reading = Reading(recipe=request.recipe, semantics=Semantics.of(request.recipe))
     with _folder(request.folder) as folder:
@@ -266,6 +270,19 @@ def _spec(request: Request, semantics: Semantics, digest: str) -> dict[str, Any]
     }
 
 
+def _refuse_device(name: str) -> None:
+    """Refuse a device that torch does not have here.
+
+    Raises:
+        OracleError: says what torch says.
+    """
+    try:
+        torch.zeros(1, device=name).item()
+    except Exception as error:  # each device type raises its own
+        reason = str(error).partition("\n")[0]
+        raise OracleError(f"--device {name}: it cannot be used here: {reason}: choose another, such as cpu") from error
+
+
 @contextmanager
 def _folder(asked: Path | None) -> Iterator[Path]:
     """The folder for everything that a check writes; one that nobody asked for goes away.
@@ -277,7 +294,11 @@ def _folder(asked: Path | None) -> Iterator[Path]:
         memory = Path("/dev/shm")
         where = memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30 else None
         with tempfile.TemporaryDirectory(prefix="oracle-", dir=where, ignore_cleanup_errors=True) as name:
-            yield Path(name)
+            guard.watch(Path(name))
+            try:
+                yield Path(name)
+            finally:
+                guard.release(Path(name))
         return
     if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
         raise OutputError(f"{asked} is there already: name a new folder, or empty it")
@@ -285,4 +306,11 @@ def _folder(asked: Path | None) -> Iterator[Path]:
         asked.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot make {asked}: {error.strerror}: name a folder that can be written") from error
-    yield asked
+    try:
+        yield asked
+    except BaseException:  # nothing half-written stays
+        for entry in asked.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        with suppress(OSError):  # a mount point stays, empty
+            asked.rmdir()
+        raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from oracle import __version__
 from oracle.errors import USAGE_ERRORS, near_miss
 from oracle.tasks import fixtures, list_tasks
 
-USAGE, UNDECIDED, CTRL_C = 2, 3, 130
+USAGE, UNDECIDED, CTRL_C, TERMINATED = 2, 3, 130, 143
 
 
 class Commands(click.Group):
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours = given[: given.index("--")] if "--" in given else given
     debug = "--debug" in ours
     try:
+        if arguments is None:  # a process of our own: it leaves nothing behind, as after Ctrl-C
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         rest = [word for word in ours if word != "--debug"] + given[len(ours) :]
         return cli.main(rest, prog_name="oracle", standalone_mode=False, obj=given) or 0
     except click.ClickException as error:

@@ -136,7 +136,10 @@ def inspect(python: str) -> Base:
         done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, timeout=60)
         facts = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-        raise EnvironmentRefused(f"--python {python}: it does not run as a Python interpreter: {error}") from error
+        reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
+        raise EnvironmentRefused(
+            f"--python {python}: it does not run as a Python interpreter{reason}: give an environment's bin/python"
+        ) from error
     if tuple(map(int, facts["version"].split(".")[:2])) < OLDEST_PYTHON:
         raise EnvironmentRefused(f"--python {python}: it is Python {facts['version']}; the oracle needs 3.11 or later")
     packages = facts.pop("packages")
@@ -156,6 +159,10 @@ def layers() -> Path:
 
 def _parsed(text: str) -> str:
     """A requirement in one canonical spelling. Folders and URLs are refused: what is behind them can change unseen."""
+    if "/" in text and "@" not in text:
+        raise EnvironmentRefused(
+            f"--with {text!r}: a folder or URL is not cached: put it into an environment, see --python"
+        )
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
@@ -285,26 +292,32 @@ def _pip(base: Base, arguments: list[str], asked: list[str]) -> None:
     command = [sys.executable, "-m", "pip", *target, *arguments, "--no-input", "--disable-pip-version-check"]
     done = subprocess.run([*command, "--retries", "2"], capture_output=True, text=True)
     if done.returncode:
-        raise EnvironmentRefused(f"--with {', '.join(asked)}: {_reason(done.stdout + done.stderr, base)}")
+        raise EnvironmentRefused(f"--with {', '.join(asked)}: {_reason(done.stdout + done.stderr, base, asked)}")
 
 
 UNREACHABLE = re.compile(r"Failed to establish a new connection|name resolution|Max retries exceeded|unreachable")
 
 
-def _reason(output: str, base: Base) -> str:
+def _reason(output: str, base: Base, asked: list[str]) -> str:
     """Why pip failed, and what to do."""
     forced = re.search(r"^\s*(\S.* depends on torch\b.*)$", output, re.MULTILINE)
-    if forced and "ResolutionImpossible" in output:
+    wished = next((text for text in asked if Requirement(text).name == "torch"), None)
+    why = forced[1].strip() if forced else f"it asks for {wished}" if wished else None
+    if why and "ResolutionImpossible" in output:
         return (
-            f"{forced[1].strip()}, and torch {base.versions['torch']} is never replaced here: ask for another version, "
+            f"{why}, and torch {base.versions['torch']} is never replaced here: ask for another version, "
             "use --python with an environment of its own, or pass --allow-torch"
         )
     errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
     told = [line for line in errors if not line.startswith("ResolutionImpossible")]
+    if told and told[-1].startswith("Exception:"):  # a traceback follows
+        told = []
     last = (told or output.splitlines() or ["no message"])[-1].strip()
+    if "No space left on device" in output:
+        return "the disk is full: free space, or set ORACLE_CACHE and TMPDIR to other folders"
     if UNREACHABLE.search(output):
         return f"the package index cannot be reached, and only a layer built before needs none. pip says: {last}"
-    return f"pip cannot build the layer. It says: {last}"
+    return f"pip cannot build the layer: check its name and version, and that an index has it. pip says: {last}"
 
 
 def _rests_on(asked: list[str], packages: list[dict[str, Any]], base: Base) -> dict[str, str]:

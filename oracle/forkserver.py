@@ -117,10 +117,12 @@ def _in_fork(request: dict[str, Any]) -> int:
 
 def told(error: Exception, task: str) -> str:
     """What a reference run that raised says to a user: the message of a known error, else what was raised and where."""
+    from diffs.verdict import NotComparable
     from oracle import pyfile
     from oracle.errors import USAGE_ERRORS
+    from oracle.recorder.trace import TraceError
 
-    if isinstance(error, USAGE_ERRORS):
+    if isinstance(error, (*USAGE_ERRORS, TraceError, NotComparable)):
         return str(error)
     what = pyfile.raised(error, Path(task))
     return f"the reference loop cannot train {task}: {what}: mend the task, or the recipe; --debug shows the traceback"

@@ -1,51 +1,61 @@
-"""Kills process groups when the process that started them is gone, however it went.
+"""Kills process groups and removes folders when the process that made them is gone, however it went.
 
-One small process in a session of its own reads group numbers from a pipe that only we hold open. When we end, also by
-SIGKILL, the pipe does, and it kills the groups that are still on its list. Linux's parent death signal would reach only
+One small process in a session of its own reads what to end from a pipe that only we hold open. When we end, also by
+SIGKILL, the pipe does, and it ends what is still on its list. Linux's parent death signal would reach only
 the worker, not what a trainer started, and would fire when the starting thread ends.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 CODE = """
-import os, signal, sys
-groups = set()
+import os, shutil, signal, sys
+watched = {}
 for line in sys.stdin.buffer:
-    (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
-for group in groups:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except OSError:
-        pass
+    sign, what = line[:1], line[1:-1]
+    if sign == b"+":
+        watched[what] = None
+    else:
+        watched.pop(what, None)
+for what in watched:
+    if what.isdigit():
+        try:
+            os.killpg(int(what), signal.SIGKILL)
+        except OSError:
+            pass
+for what in watched:
+    if not what.isdigit():
+        shutil.rmtree(what, ignore_errors=True)
 """
 
 _lock = threading.Lock()
 _process: subprocess.Popen[bytes] | None = None
 
 
-def watch(group: int) -> None:
-    """Have a process group killed when this process ends before `release`."""
+def watch(what: int | Path) -> None:
+    """Have a process group killed, or a folder removed, when this process ends before `release`."""
     global _process
     with _lock:
         if _process is None or _process.poll() is not None:
             command = [sys.executable, "-S", "-E", "-c", CODE]
             _process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        _tell(f"+{group}\n")
+        _tell(b"+", what)
 
 
-def release(group: int) -> None:
-    """Forget a process group: it is gone."""
+def release(what: int | Path) -> None:
+    """Forget a process group or a folder: it is gone."""
     with _lock:
-        _tell(f"-{group}\n")
+        _tell(b"-", what)
 
 
-def _tell(line: str) -> None:
+def _tell(sign: bytes, what: int | Path) -> None:
     if _process is not None and _process.stdin is not None:
         with suppress(BrokenPipeError):
-            _process.stdin.write(line.encode())
+            _process.stdin.write(sign + os.fsencode(str(what)) + b"\n")
             _process.stdin.flush()

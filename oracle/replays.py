@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from diffs.trace import Trace, open_trace
+from oracle import guard
 from oracle.errors import OracleError
 from oracle.processes import ROOT, pinned
 from reference_loop.recipe import Recipe, to_dict
@@ -102,7 +105,9 @@ class Server:
                 stderr=log,
                 env=pinned(threads, layer),
                 text=True,
+                start_new_session=True,
             )
+        guard.watch(self._process.pid)
 
     def ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The outcomes of requests, in order.
@@ -123,9 +128,11 @@ class Server:
         return json.loads(line)
 
     def close(self) -> None:
-        """End the server and its forks."""
-        self._process.kill()
+        """End the server, its forks and what they started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        guard.release(self._process.pid)
 
 
 def _failure(error: Mapping[str, str]) -> ReplayFailed:

@@ -165,7 +165,10 @@ def test_another_torch_is_refused_unless_allowed(index):
 def test_no_such_version_says_what_pip_says(index):
     with pytest.raises(EnvironmentRefused) as refused:
         prepare(["plugin==9"])
-    text = "--with plugin==9: pip cannot build the layer. It says: No matching distribution found for plugin==9"
+    text = (
+        "--with plugin==9: pip cannot build the layer: check its name and version, and that an index has it. "
+        "pip says: No matching distribution found for plugin==9"
+    )
     assert str(refused.value) == text
     assert list(environment.layers().iterdir()) == []
 
@@ -181,7 +184,7 @@ def test_no_network_is_said(index, monkeypatch):
 
 @pytest.mark.parametrize(
     ("requirement", "words"),
-    [("./checkout", "not a requirement"), ("plugin @ https://example.org/plugin.whl", "a URL is not cached")],
+    [("./checkout", "a folder or URL is not"), ("plugin @ https://example.org/plugin.whl", "a URL is not cached")],
 )
 def test_what_cannot_be_cached_is_refused(index, requirement, words):
     with pytest.raises(EnvironmentRefused, match=words):
