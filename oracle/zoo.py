@@ -111,10 +111,11 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
     """Hold a result against what was planted."""
     first = result.first_divergence
     planted = [(knob, candidate) for knob, _, candidate in specimen.causes]
-    accepted = {(knob, candidate) for knob, _, candidate in (*specimen.causes, *specimen.also)}
+    accepted = [(knob, candidate) for knob, _, candidate in (*specimen.causes, *specimen.also)]
+    also = accepted[len(planted) :]
     said = [(cause.knob, cause.candidate) for cause in result.causes if cause.effect == "semantic"]
     styles = [(cause.knob, cause.candidate) for cause in result.causes if cause.effect == "style"]
-    right = said[0] in {planted[0], *_also(specimen)} if planted and said else not planted and not said
+    right = said[0] in (planted[0], *also) if planted and said else not planted and not said
     wrong = [
         f"{cause.knob} = {cause.candidate}"
         for cause in result.causes
@@ -137,11 +138,6 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
         replays=result.replays,
         seconds=seconds,
     )
-
-
-def _also(specimen: Specimen) -> set[tuple[str, Any]]:
-    """First causes that count as right beside the planted one."""
-    return {(knob, candidate) for knob, _, candidate in specimen.also}
 
 
 def run(chosen: Sequence[Specimen], processes: int | None = None) -> Iterator[Outcome]:

@@ -124,6 +124,14 @@ def test_another_place_and_a_wrongly_confirmed_cause_are_seen():
     )
 
 
+def test_a_number_with_two_parts_is_judged_like_any_other():
+    one = SPECIMENS["f_betas_forgotten"]
+    ((knob, _, value),) = one.causes
+    assert isinstance(value, list)
+    assert zoo.judge(one, result(cause(knob, value)), 1.0).cause_right
+    assert zoo.judge(one, result(cause(knob, [0.5, 0.5])), 1.0).wrong_confirmed
+
+
 def test_half_of_a_pair_is_not_all():
     one = SPECIMENS["pair_undivided_and_unclipped"]
     first, second = (cause(knob, value) for knob, _, value in one.causes)
