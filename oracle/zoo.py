@@ -164,7 +164,7 @@ def healthy_cases(
 
     cases = []
     for one, task, seed, dtype in itertools.product(chosen, names, seeds, dtypes):
-        options = ScalerOptions(init_scale=2.0**24, growth_interval=2) if dtype == "float16" else None
+        options = ScalerOptions(init_scale=2.0**14, growth_interval=2) if dtype == "float16" else None
         recipe = replace(one.recipe, seed=seed, precision=Precision(dtype=dtype), scaler=options)
         cases.append(replace(one, name=f"{one.name}-{task}-{seed}-{dtype}", task=task, recipe=recipe))
     return cases
