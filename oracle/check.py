@@ -185,7 +185,7 @@ class Case:
             site=case.site(comparison.first, found) if comparison.first else None,
             causes=tuple(case.causes(found)),
             unexplained=() if noise.covers else tuple(map(case.unexplained, found.gaps)),
-            latent=tuple(map(findings.latent, found.latent)),
+            latent=tuple(findings.latent(found, candidate.trace)),
             notes=tuple(filter(None, [uneven_weights(case.replays, case.reading, case.reference)])),
         )
 

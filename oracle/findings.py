@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import diffs.address
 from diffs.captured import read_tensors
 from diffs.first import Comparison, Difference, differences
+from diffs.trace import Trace
 from diffs.ulp import worst_ulp
 from oracle.candidate import Candidate, Runs, WarmRuns
 from oracle.explain.engine import Explanation, Found, Gap
@@ -144,10 +146,15 @@ def compared(comparison: Comparison | None) -> Compared:
     return Compared(updates=comparison.updates, addresses=comparison.addresses, unmatched=comparison.unmatched_rows)
 
 
-def latent(difference: Difference) -> Latent:
-    """A witness that differs without effect."""
-    sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
-    return Latent(**difference.address._asdict(), reference=sides[0], candidate=sides[1])
+def latent(found: Explanation, candidate: Trace) -> Iterator[Latent]:
+    """The witnesses that differ without effect: the first place of each kind, and how many there are."""
+    if not found.latent:
+        return
+    places = Counter(difference.address[2:4] for difference in differences(found.replay.trace, candidate, RULES))
+    for difference in found.latent:
+        sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
+        count = max(1, places[difference.address[2:4]])
+        yield Latent(**difference.address._asdict(), reference=sides[0], candidate=sides[1], addresses=count)
 
 
 def one_sided(comparison: Comparison | None) -> Iterator[OneSided]:

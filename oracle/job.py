@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from reference_loop import randomness
 from reference_loop.data import build
 from reference_loop.decay import decays
-from reference_loop.loader import count_samples
+from reference_loop.loader import count_samples, refuse_shared_stream
 from reference_loop.plan import planned_updates, updates_per_epoch
 from reference_loop.recipe import Recipe, ScalerOptions
 from reference_loop.schedules import factor
@@ -140,6 +140,8 @@ class Job:
                 f"task {self.task.name!r}: its training data can only be iterated, and the recipe asks to shuffle: "
                 "return a data set with __getitem__ and __len__, or set shuffle = false"
             )
+        if streamed:
+            refuse_shared_stream(recipe.workers)
         return DataLoader(
             data,
             batch_size=recipe.batch_size,

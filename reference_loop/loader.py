@@ -28,6 +28,19 @@ def count_samples(data: Any) -> int:
     return count
 
 
+def refuse_shared_stream(workers: int) -> None:
+    """Refuse several workers for data that can only be iterated: torch has each of them iterate over all of it.
+
+    Raises:
+        TaskError: more than one worker.
+    """
+    if workers > 1:
+        raise TaskError(
+            f"train_data can only be iterated, and each of the {workers} workers would go through all of it: set "
+            "workers to 1, or return a data set with __getitem__ and __len__"
+        )
+
+
 class Loader:
     """The training batches of a run, one epoch after another.
 
@@ -65,6 +78,7 @@ class Loader:
         generator = torch.Generator() if draws == "none" else None
         workers = self.recipe.workers
         if isinstance(self.data, IterableDataset) or not hasattr(self.data, "__getitem__"):
+            refuse_shared_stream(workers)
             stream = DataLoader(
                 self.data, self.recipe.batch_size, drop_last=self.drop_last, num_workers=workers, generator=generator
             )

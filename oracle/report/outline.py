@@ -65,8 +65,12 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         if not first.missing:
             yield "differs", _size(first)
         for label, side in zip(runs, ("reference", "candidate"), strict=True):
-            lacking = first.missing == side
-            yield label, "lacks this address" if lacking else phrases.value(getattr(first, side), first.dtype)
+            if first.missing:  # what is there may be a tensor, which has no value to show
+                has = getattr(first, side) is None
+                there = "has it" if has else phrases.value(getattr(first, side), first.dtype)
+                yield label, "lacks this address" if first.missing == side else there
+            else:
+                yield label, phrases.value(getattr(first, side), first.dtype)
         if first.error is not None and first.allowance is not None:
             error, allowance = phrases.value(first.error), phrases.value(first.allowance)
             yield "error", f"{error} against float64, {allowance} allowed"
@@ -105,7 +109,8 @@ def _site(site: Site) -> str:
     if not site.agreeing_inputs:
         return when
     agreeing = phrases.inputs(site.agreeing_inputs)
-    return f"{when}: {phrases.listing(agreeing)} {'agree' if len(agreeing) > 1 else 'agrees'}, bit for bit"
+    plural = len(agreeing) > 1 or (agreeing[0].endswith("s") and agreeing[0] != "loss")
+    return f"{when}: {phrases.listing(agreeing)} {'agree' if plural else 'agrees'}, bit for bit"
 
 
 def _compared(result: Result) -> str:

@@ -204,6 +204,21 @@ def test_another_dtype_is_a_difference_without_a_cause(run):
     assert (result.first_divergence.moment, result.causes) == ("start", ()), text.render(result)
 
 
+def test_a_stream_for_several_workers_is_refused(run):
+    with pytest.raises(USAGE_ERRORS, match="each of the 2 workers would go through all of it: set workers to 1"):
+        run("task = make(train_data=lambda: (one for one in data()))", sets=["workers=2"])
+
+
+def test_a_witness_that_differs_is_counted_wherever_it_does(run):
+    result = run(
+        old="job.loss(model, batch).backward()",
+        new="(job.loss(model, batch, reduction='sum') / job.units(batch)).backward()",
+        sets=["batch_size=2", "epochs=1"],
+    )
+    assert [(item.kind, item.addresses) for item in result.latent] == [("loss", 2)]
+    assert "Latent: 2 addresses differ in witness values alone." in text.render(result)
+
+
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
