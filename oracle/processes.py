@@ -176,6 +176,8 @@ def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | N
                 start_new_session=True,
             )
     except OSError as error:
+        if error.filename == (python or sys.executable):
+            raise OutputError(f"cannot run {error.filename}: {error.strerror}: choose another --python") from error
         place = error.filename or folder
         raise OutputError(f"cannot write {place}: {error.strerror}: choose another folder") from error
     guard.watch(process.pid)
