@@ -146,7 +146,8 @@ def test_several_endings_at_once_are_told_apart(spec):
 def test_nothing_outlives_its_parent(spec, root, ended_by):
     place = f"{spec('Hangs')['folder']}-{ended_by.name}"
     asked = spec("Hangs") | {"folder": place, "workdir": f"{place}/work"}
-    code = f"from oracle import processes; processes.start({asked!r}).wait()"
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background job ignores it
+    code = f"{hears}; from oracle import processes; processes.start({asked!r}).wait()"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL)
     worker, grandchild = wait_for(Path(place) / "work" / "pids")
     assert alive(worker) and alive(grandchild)
