@@ -17,6 +17,7 @@ class Rules:
 
     optional: kinds that one side alone may have.
     named: kinds of which one side alone may have a name; where the other knows the name, it must have it here too.
+    void: (update, moment, kind) of which a difference decides nothing.
     decimals: places whose numbers are compared as decimals, because they were printed and read.
     relative: the allowance of a decimal, relative to the larger of the two.
     changes: places that are recorded only on change, each with the place of the value before the first change.
@@ -24,6 +25,7 @@ class Rules:
 
     optional: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
+    void: frozenset[tuple[int, str, str]] = frozenset()
     decimals: frozenset[Place] = frozenset()
     relative: float = 1e-6
     changes: Mapping[Place, Place] = field(default_factory=dict)
@@ -165,6 +167,7 @@ def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Diff
     address, left, right = pair
     place = (address.moment, address.kind)
     decisive = any(row.decisive for row in (left, right) if row)
+    decisive = decisive and (address.update, *place) not in rules.void
     if place in rules.changes:
         left = left or reference.latest(address, rules.changes[place])
         right = right or candidate.latest(address, rules.changes[place])

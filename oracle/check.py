@@ -22,7 +22,7 @@ from oracle.errors import OracleError, OutputError
 from oracle.explain.engine import Explainer, Explanation
 from oracle.explain.evidence import described
 from oracle.explain.noise import measure
-from oracle.explain.standing import RULES
+from oracle.explain.standing import rules
 from oracle.explain.weights import uneven_weights
 from oracle.findings import Findings
 from oracle.replays import Reading, ReplayFailed, Replays, Server
@@ -140,7 +140,9 @@ class Case:
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=described(candidate.wavers, None, None))
         through = None if candidate.ended else candidate.trace.last_update
-        comparison = compare(reference.trace, candidate.trace, RULES, through_update=through)
+        comparison = compare(
+            reference.trace, candidate.trace, rules(reference.trace, candidate.trace), through_update=through
+        )
         reason = self._nothing_proven(comparison)
         if reason is not None:
             return self._result("not_comparable", comparison, reason=reason or None)
@@ -165,6 +167,7 @@ class Case:
     def _explained(self, comparison: Comparison) -> Result:
         """The verdict on runs that can be compared: by the causes that make the reference equal to the candidate."""
         case, candidate = self.findings, self.findings.candidate
+        assert candidate.trace is not None
         found = self.explanation()
         noise = measure(found, candidate, case.replays)
         first = comparison.first and case.elements(comparison.first)

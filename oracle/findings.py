@@ -19,7 +19,7 @@ from oracle.candidate import Candidate, Runs, WarmRuns
 from oracle.explain.engine import Explanation, Found, Gap
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
-from oracle.explain.standing import RULES
+from oracle.explain.standing import rules
 from oracle.replays import Reading, Replay, Replays
 from oracle.result import Accepted, At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
 from reference_loop.moments import MOMENTS, Address, causal_key
@@ -68,7 +68,9 @@ class Findings:
             return None
         ours, theirs = read_tensors(self.reference.folder), read_tensors(full)
         worst = 0
-        for difference in differences(self.reference.trace, trace, RULES, decisive_only=True):
+        for difference in differences(
+            self.reference.trace, trace, rules(self.reference.trace, trace), decisive_only=True
+        ):
             address = difference.address
             if address not in ours or address not in theirs or ours[address].shape != theirs[address].shape:
                 return None
@@ -150,7 +152,8 @@ def latent(found: Explanation, candidate: Trace) -> Iterator[Latent]:
     """The witnesses that differ without effect: the first place of each kind, and how many there are."""
     if not found.latent:
         return
-    places = Counter(difference.address[2:4] for difference in differences(found.replay.trace, candidate, RULES))
+    trace = found.replay.trace
+    places = Counter(difference.address[2:4] for difference in differences(trace, candidate, rules(trace, candidate)))
     for difference in found.latent:
         sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
         count = max(1, places[difference.address[2:4]])

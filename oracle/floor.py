@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,16 +22,35 @@ from reference_loop.moments import Address
 from reference_loop.operations import Evaluate, Fetch, Operation, Start
 from reference_loop.state import State
 
-# Calibrated in tests/oracle/test_floor.py: healthy arithmetic stays below, a systematic error of 0.1 % is far above.
-MULTIPLE = 4.0
+# Calibrated by `python -m benchmarks.floor`; docs/noise.md has the figures.
+MULTIPLE = 8.0
 EPSILONS = 4.0
-# A reference that is itself this far from float64 says that the two did not compute the same thing.
+# A reference that is itself this far from float64, all in all, says that the two did not compute the same thing.
 HOPELESS = 0.1
 
 JUDGED = frozenset({
     ("consume", "gradient"), ("consume", "learning_rate"), ("schedule", "learning_rate"),
     ("update", "parameter"), ("update", "buffer"), ("update", "optimizer_state"),
 })  # fmt: skip
+
+
+@dataclass
+class Measured:
+    """One value against float64: 2-norms over a tensor, absolute values of a rate.
+
+    own, error: how far the reference and the candidate are from the truth. size: of the truth.
+    differs: whether the candidate's value is another one than the reference's; comparable: whether both were measured.
+    settled: within the floor whatever the truth is, being a few units in the last place apart or taken by nobody.
+    """
+
+    address: Address
+    own: float
+    error: float
+    size: float
+    epsilon: float
+    differs: bool
+    comparable: bool = True
+    settled: bool = False
 
 
 def judge(
@@ -43,7 +63,37 @@ def judge(
     Returns, in causal order, dicts of `address`, `error` and `allowance` (2-norms over the tensor; a rate's absolute
     value) and `within`, which is written in the positive, so that NaN is beyond.
     """
-    found: list[dict[str, Any]] = []
+    measured = list(_measure(operations, state, candidate, through))
+    places: dict[tuple[Any, ...], list[Measured]] = {}
+    for value in measured:
+        places.setdefault((value.address.update, *value.address[2:4]), []).append(value)
+    found = []
+    for value in measured:
+        if value.differs:
+            allowance = _allowance(value, places[value.address.update, *value.address[2:4]])
+            within = value.settled or (allowance is not None and value.error <= allowance)
+            error = value.error if allowance is not None else None
+            found.append({"address": value.address, "error": error, "allowance": allowance, "within": within})
+    return found
+
+
+def _allowance(value: Measured, place: list[Measured]) -> float | None:
+    """How far the candidate may be from the truth; None where nothing can be said.
+
+    It is a multiple of the reference's own error, of this value or as a share of all values of its place, and some
+    units in the last place. What is left where terms cancel is noise on both sides: there the units are the place's.
+    """
+    own, size = (math.hypot(*(getattr(other, name) for other in place)) for name in ("own", "size"))
+    if not value.comparable or not own <= HOPELESS * size:
+        return None
+    shares = (MULTIPLE * value.own, MULTIPLE * own / (size or 1.0) * value.size, EPSILONS * value.epsilon * value.size)
+    return max(*shares, value.epsilon * size)
+
+
+def _measure(
+    operations: Iterable[Operation], state: State, candidate: Mapping[Address, Any], through: int | None
+) -> Iterator[Measured]:
+    """Every judged value of a run that starts each update from the candidate's state."""
     truth: State | None = None
     truths: dict[Address, torch.Tensor] = {}
     update = None
@@ -61,25 +111,18 @@ def judge(
                     if address in candidate:
                         truth.put(address, candidate[address].double())
             randomness.restore(generators)
-        overflow, pairs = state.found_inf, []
+        overflow = state.found_inf
         for address, value in operation.do(state):
             if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
                 other = candidate[address]
-                pairs.append((address, value.clone() if isinstance(value, torch.Tensor) else value, other))
+                found = _compare(address, value, other, truths.get(address))
+                found.settled |= overflow and address.kind == "gradient" and not bool(other.isfinite().all())
+                yield found
                 state.put(address, other)
-        whole = _whole([(value, truths.get(address)) for address, value, _ in pairs if address.kind == "gradient"])
-        for address, value, other in pairs:
-            if overflow and address.kind == "gradient" and not bool(other.isfinite().all()):
-                verdict = _nobody_takes(address, value, other)
-            else:
-                verdict = _compare(address, value, other, truths.get(address), whole)
-            if verdict is not None:
-                found.append(verdict)
         if isinstance(operation, Fetch) and truth is not None:
             _share(state, truth)
         if truth is not None:
             truth.found_inf, truth.skipped = state.found_inf, state.skipped
-    return found
 
 
 def in_float64(state: State) -> State:
@@ -126,35 +169,24 @@ def _whole(gradients: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> tup
     )
 
 
-def _compare(
-    address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None, whole: tuple[float, float]
-) -> dict[str, Any] | None:
-    """The verdict on one value; None where the two are the same.
-
-    whole: `_whole` of the gradients that it is one of. A gradient may be nothing but rounding, as that of a bias before
-    a batch norm is: there the error over all gradients is what rounding can do.
-    """
+def _compare(address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None) -> Measured:
     if not isinstance(reference, torch.Tensor):
-        if reference == candidate:
-            return None
-        error, allowance = abs(candidate - reference), EPSILONS * torch.finfo(torch.float64).eps * abs(reference)
-    else:
-        if identical(reference, candidate):
-            return None
-        if truth is None or reference.shape != candidate.shape or not reference.is_floating_point():
-            return {"address": address, "error": None, "allowance": None, "within": False}
-        own = _norm(reference.double() - truth)
-        error = _norm(candidate.double() - truth)
-        size = _norm(truth)
-        step = EPSILONS * torch.finfo(reference.dtype).eps
-        allowance = max(MULTIPLE * own, step * size)
-        if _norm(candidate.double() - reference.double()) <= step * _norm(reference.double()):
-            return {"address": address, "error": error, "allowance": allowance, "within": True}
-        if not own <= HOPELESS * size:
-            if not (address.kind == "gradient" and 0 < whole[0] <= HOPELESS * whole[1]):
-                return {"address": address, "error": None, "allowance": None, "within": False}
-            allowance = max(allowance, MULTIPLE * whole[0])
-    return {"address": address, "error": error, "allowance": allowance, "within": bool(error <= allowance)}
+        epsilon = torch.finfo(torch.float64).eps
+        return Measured(address, 0.0, abs(candidate - reference), abs(reference), epsilon, reference != candidate)
+    differs = not identical(reference, candidate)
+    if truth is None or reference.shape != candidate.shape or not reference.is_floating_point():
+        return Measured(address, 0.0, 0.0, 0.0, 0.0, differs, comparable=False)
+    epsilon = torch.finfo(reference.dtype).eps
+    apart = _norm(candidate.double() - reference.double())
+    return Measured(
+        address,
+        own=_norm(reference.double() - truth),
+        error=_norm(candidate.double() - truth),
+        size=_norm(truth),
+        epsilon=epsilon,
+        differs=differs,
+        settled=apart <= EPSILONS * epsilon * _norm(reference.double()) < math.inf,
+    )
 
 
 def _norm(value: torch.Tensor) -> float:

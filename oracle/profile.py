@@ -18,7 +18,7 @@ from diffs.first import first as first_difference
 from oracle import environment, trainers
 from oracle.check import Case, Request, opened
 from oracle.explain.engine import Explanation
-from oracle.explain.standing import RULES
+from oracle.explain.standing import rules
 from oracle.replays import Reading, Replay, ReplayFailed, Server
 from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
@@ -49,8 +49,8 @@ PROBES: dict[str, tuple[str, dict[str, Any]]] = {
         "semantics": {"accumulation.normalise": "unit_mean"},
     }),
     "decay and a clip that bites": ("decoder", {
-        "updates": 4, "batch_size": 2, "accumulation": 2,
-        "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1}, "clip": {"max_norm": 0.05}, "schedule": {"name": "cosine", "warmup": 1},
+        "updates": 4, "batch_size": 2, "accumulation": 2, "schedule": {"name": "cosine", "warmup": 1},
+        "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1}, "clip": {"max_norm": 0.05},
     }),
     "shuffled, with dropout": ("decoder", {
         "epochs": 2, "batch_size": 4, "accumulation": 1, "shuffle": True, "optimizer": _SGD, "clip": _OFF,
@@ -218,7 +218,7 @@ def _separate(case: Case, found: Explanation, seen: Seen) -> None:
     trace = case.findings.candidate.trace
     assert trace is not None
     for (name, value, _), replay in zip(others, replays, strict=True):
-        if isinstance(replay, Replay) and first_difference(replay.trace, trace, RULES) is not None:
+        if isinstance(replay, Replay) and first_difference(replay.trace, trace, rules(replay.trace, trace)) is not None:
             seen.excluded[name].add(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from diffs.first import Difference, differences
 from diffs.trace import Trace
-from oracle.explain.standing import RULES
+from oracle.explain.standing import rules
 from oracle.result import Site
 from reference_loop.moments import Address, place_rank
 
@@ -42,7 +42,7 @@ def find_site(
     through = decisive.address.update
     found = [
         difference
-        for difference in differences(reference, candidate, RULES, through_update=through)
+        for difference in differences(reference, candidate, rules(reference, candidate), through_update=through)
         if difference.address[2:4] not in silent
     ]
     first = origin or next((d for d in found if d.address.update == through), decisive)

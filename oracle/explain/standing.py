@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from diffs.first import Difference, Rules, differences
 from diffs.trace import Trace
@@ -15,7 +16,21 @@ RULES = Rules(
     decimals=frozenset({("log", "metric"), ("evaluate", "metric")}),
     changes={("consume", "hyperparameter"): ("start", "hyperparameter")},
 )
-"""How traces of a reference and a candidate are paired."""
+"""How traces of a reference and a candidate are paired, whatever is in them; see `rules`."""
+
+
+def rules(reference: Trace, candidate: Trace) -> Rules:
+    """How these two traces are paired: gradients of an update that both scalers skipped are taken by no optimizer."""
+    skipped = _skipped(reference) & _skipped(candidate)
+    return replace(RULES, void=frozenset((update, "consume", "gradient") for update in skipped))
+
+
+def _skipped(trace: Trace) -> set[int]:
+    """The updates at which the loss scale shrank."""
+    rows = chain(trace.rows_at(("start", "scaler")), trace.rows_at(("update", "scaler")))
+    scales = {row.address.update: row.content for row in rows if row.address.name == "scale"}
+    return {update for update, scale in scales.items() if update - 1 in scales and scale < scales[update - 1]}
+
 
 Key = tuple[tuple[float, ...], tuple[float, ...]]
 _END: tuple[float, ...] = (float("inf"),)
@@ -53,7 +68,7 @@ def stand(
     through: the last update to look at.
     """
     first = None
-    for difference in differences(reference, candidate, RULES, through_update=through):
+    for difference in differences(reference, candidate, rules(reference, candidate), through_update=through):
         if difference.address[2:4] in silent:
             continue
         if difference.decisive:
