@@ -255,9 +255,10 @@ def _aside() -> Iterator[Path]:
     """A folder beside the layers that goes away with us; locked meanwhile, so that others know it is in use."""
     with (
         tempfile.TemporaryDirectory(prefix=".building-", dir=layers(), ignore_cleanup_errors=True) as name,
-        open(Path(name) / "lock", "w") as lock,
+        open(Path(name) / "taken", "w") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
+        Path(lock.name).rename(Path(name) / "lock")  # so that nobody ever finds it free while we are there
         yield Path(name)
 
 
