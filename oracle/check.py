@@ -236,6 +236,7 @@ class Case:
                 "task": request.task,
                 "recipe": to_dict(request.recipe),
                 "semantics": case.reading.semantics.flat(),
+                "versions": {name: outcome["versions"][name] for name in ("python", "torch")} if outcome else {},
                 "threads": request.threads,
                 "device": request.device,
             },

@@ -185,13 +185,15 @@ class Explainer:
         if self.passed:  # batches differ unexplained: what they lead to cannot be read any more
             every = [choice for choice in every if choice[0][0].partition(".")[0] in ("schedule", "optimizer", "log")]
         tried: dict[tuple[Option, ...], None] = {}
+        rated = False
         for choices in self._by_promise(now, every):
             fresh = [choice for choice in choices if choice not in tried]
             tried.update(dict.fromkeys(fresh))
             steps = self._try(now, fresh, through)
             if now.standing.decisive is None:  # a witness is only explained where it differs nowhere any more
                 steps = [step for step in steps if not _same_place(step.standing.first, now.standing.first)]
-            steps = steps or self._try_rates(now)
+            if not steps and not rated:
+                rated, steps = True, self._try_rates(now)
             if steps:
                 return steps
         return []
