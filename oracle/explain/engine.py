@@ -415,7 +415,8 @@ class Explainer:
         rates = [(sides[0][update], sides[1][update]) for update in sorted(sides[0].keys() & sides[1].keys())]
         choices = other_rates(now.reading, rates)
         told = len({candidate for _, candidate in rates if candidate})
-        thin = "" if told >= ENOUGH_RATES else f"it rests on {told} different rates"
+        constant = len(rates) > 1 and len(set(rates)) == 1  # then the rate is a plain number, read and not fitted
+        thin = "" if constant or told >= ENOUGH_RATES else f"it rests on {told} different rates"
         ends = []
         for (label, old, new, reading), replay in zip(choices, self.replays.run(*(c[3] for c in choices)), strict=True):
             if isinstance(replay, Replay) and self._rates_agree(replay):
