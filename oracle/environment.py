@@ -11,7 +11,6 @@ import datetime
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ def _build(key: str, asked: list[str], base: Base, allow_torch: bool, say: Calla
     """
     started = time.monotonic()
     shown = ", ".join(asked)
-    if importlib.util.find_spec("pip") is None:
+    if PathFinder.find_spec("pip") is None:  # importlib.util would ask setuptools, which then gives up its distutils
         raise EnvironmentRefused(f"--with {shown}: a layer is built by pip, which {sys.executable} lacks: install pip")
     try:
         layers().mkdir(parents=True, exist_ok=True)

@@ -254,3 +254,9 @@ def test_released_transformers_train_in_a_layer(version, tmp_path, monkeypatch):
     ending = processes.start(spec, layer=found.layer).wait(240)
     assert ending.status == "completed", ending.last_words
     assert ending.outcome["versions"]["transformers"] == version
+
+
+def test_building_a_layer_leaves_setuptools_usable(index, root):
+    code = "from oracle.environment import prepare; prepare(['plugin==1.0']); import setuptools"  # as torch's compiler does
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
