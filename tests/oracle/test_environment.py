@@ -257,6 +257,6 @@ def test_released_transformers_train_in_a_layer(version, tmp_path, monkeypatch):
 
 
 def test_building_a_layer_leaves_setuptools_usable(index, root):
-    code = "from oracle.environment import prepare; prepare(['plugin==1.0']); import setuptools"  # torch's compiler does
+    code = "from oracle.environment import prepare; prepare(['plugin==1.0']); import setuptools"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
