@@ -20,6 +20,7 @@ from oracle.check import Request, check
 from oracle.errors import OracleError
 from oracle.replays import Server
 from oracle.result import Result
+from oracle.worker import die_with_parent
 from reference_loop.recipe import Recipe, load
 
 FRESH_SHARE = 0.02  # of the specimens, run again in fresh processes
@@ -143,7 +144,9 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
 def run(chosen: Sequence[Specimen], processes: int | None = None) -> Iterator[Outcome]:
     """Check specimens in warm processes, several at a time; outcomes come as they are ready."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=context, initializer=_warm) as pool:
+    with ProcessPoolExecutor(
+        processes or os.cpu_count(), mp_context=context, initializer=_warm, initargs=(os.getpid(),)
+    ) as pool:
         yield from pool.map(_one, chosen)
 
 
@@ -174,8 +177,9 @@ _server: Server | None = None
 _place: tempfile.TemporaryDirectory[str] | None = None
 
 
-def _warm() -> None:
+def _warm(parent: int) -> None:
     global _server, _place
+    die_with_parent(parent)
     _place = tempfile.TemporaryDirectory(prefix="oracle-zoo-")
     _server = Server(Path(_place.name))
 
