@@ -109,8 +109,8 @@ class Explainer:
     """Explains one candidate.
 
     candidate: its trace. unsteady: witnesses that it does not repeat itself.
-    passed: decisive places that stay different because what they hold is given to the model and cannot be pinned.
-    passed_numbers: whether numbers that change in the course of the run were noted.
+    passed: decisive places that stay different because they are noted already and cannot be pinned: batches, and
+        numbers that change in the course of the run.
     can_pin: whether its tensors are there in full.
     progress: told in a few words what is tried.
     """
@@ -119,7 +119,6 @@ class Explainer:
     candidate: Trace
     unsteady: frozenset[tuple[str, str]] = frozenset()
     passed: frozenset[tuple[str, str]] = frozenset()
-    passed_numbers: bool = False
     can_pin: bool = True
     progress: Callable[[str], None] = lambda words: None
     _known: dict[str, Replay | ReplayFailed] = field(default_factory=dict)  # by what was asked
@@ -182,7 +181,7 @@ class Explainer:
         every: list[tuple[Option, ...]] = [(option,) for option in options(now.reading, now.replay.samples, through)]
         if now.standing.decisive is None:
             every = [choice for choice in every if KNOBS[choice[0][0]].effect == "style"]
-        if self.passed:  # batches differ unexplained: what they lead to cannot be read any more
+        if ("batch", "input") in self.passed:  # batches differ unexplained: what they lead to cannot be read any more
             every = [choice for choice in every if choice[0][0].partition(".")[0] in ("schedule", "optimizer", "log")]
         tried: dict[tuple[Option, ...], None] = {}
         rated = False
@@ -306,10 +305,10 @@ class Explainer:
             return None
         reading, causes = now.reading, now.causes
         known = {cause.knob for cause in causes}
-        later = [difference for difference in found if difference.address.moment == "consume"]
-        if later and not [difference for difference in found if difference not in later]:
-            return self._changes(now, later)
-        for number in numbers(difference for difference in found if difference not in later):
+        from_start = [difference for difference in found if difference.address.moment == "start"]
+        if not from_start:
+            return self._changes(now, found)
+        for number in numbers(from_start):
             if f"hyperparameter.{number.name}" in known:
                 continue
             other = _other_kind(reading, number)
@@ -348,7 +347,7 @@ class Explainer:
         )
         if not self.can_pin:
             return None
-        self.passed_numbers = True
+        self.passed |= {("consume", "hyperparameter")}
         pins = tuple(Pin("consume", kind, target.address.update) for kind in ("gradient", "learning_rate"))
         update = tuple(
             Pin("update", kind, target.address.update) for kind in ("parameter", "buffer", "optimizer_state")
@@ -502,7 +501,7 @@ class Explainer:
 
     def stand(self, replay: Replay, through: int | None = None) -> Standing:
         """How a replay compares with the candidate, up to an update or to the end."""
-        silent = self.unsteady | self.passed | ({("consume", "hyperparameter")} if self.passed_numbers else set())
+        silent = self.unsteady | self.passed
         return stand(replay.trace, self.candidate, silent=silent, through=through)
 
 

@@ -9,6 +9,7 @@ import pytest
 from oracle import profile
 from oracle.cli import main
 from oracle.profile import PROBES, Seen, infer, lines, markdown
+from oracle.tasks import list_tasks
 from reference_loop.recipe import from_dict
 from reference_loop.semantics import KNOBS, Semantics
 
@@ -82,7 +83,10 @@ def test_probes_that_disagree_make_a_value_depend():
 
 @pytest.mark.parametrize("name", PROBES)
 def test_every_probe_is_a_recipe(name):
-    from_dict(PROBES[name][1])
+    task, values = PROBES[name]
+    recipe = from_dict(values)
+    assert task in list_tasks()
+    assert (recipe.epochs or recipe.updates) <= 6  # a probe is short
 
 
 def test_profiles_are_written_as_text_page_and_json(healthy, tmp_path, monkeypatch):
