@@ -35,7 +35,10 @@ def save(state: State, folder: Path, update: int) -> None:
 
 
 def parts(state: State, update: int) -> dict[str, Any]:
-    """What a resume needs, by the names of `resume.missing`; tensors are not copied."""
+    """What a resume needs, by the names of `resume.missing`; tensors are not copied.
+
+    `window`: what is left of the window if the run is interrupted inside it.
+    """
     scaler = state.scaler
     return {
         "parameter": {name: value.detach() for name, value in [*state.parameters.items(), *state.buffers.items()]},
@@ -47,6 +50,10 @@ def parts(state: State, update: int) -> dict[str, Any]:
         "cursor": state.cursor,
         "counter": {"updates": update + 1, "micros": state.micros},
         "accumulated_gradient": state.gradients(),
+        "window": {
+            "losses": [list(entry) for entry in state.losses],
+            "units": [[*batch, counts] for batch, counts in state.units.items()],
+        },
         "ema": state.ema,
     }
 
@@ -75,6 +82,8 @@ def restore(state: State, saved: dict[str, Any], missing: frozenset[str]) -> Non
         if "accumulated_gradient" not in missing:
             for name, value in saved["accumulated_gradient"].items():
                 state.parameters[name].grad = value.clone()
+    state.losses = [tuple(entry) for entry in saved["window"]["losses"]]
+    state.units = {(epoch, index): counts for epoch, index, counts in saved["window"]["units"]}
     if "optimizer" not in missing:
         state.optimizer_state = {n: {k: v.clone() for k, v in s.items()} for n, s in saved["optimizer"].items()}
     if "scheduler" not in missing:

@@ -128,11 +128,13 @@ class Start(Operation):
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place between two updates: updates done, and the next batch as (epoch, index)."""
+    """A place between two micro-batches: updates done, the next batch as (epoch, index), and how many batches of the
+    window are trained already: 0 between two updates."""
 
     updates: int
     epoch: int
     index: int
+    micro: int = 0
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     total, last = planned_updates(recipe, s, samples), _last_update(recipe, s, samples)
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
-    update, micro, fetched = at.updates, 0, (at.epoch, at.index - 1)
+    update, micro, trained, fetched = at.updates, at.micro, at.micro, (at.epoch, at.index - 1)
     yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, total, s.schedule.formula, _dtype(recipe, s))
     if resume:
         yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
@@ -70,6 +70,9 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
         for position, (epoch, index) in enumerate(window.batches):
             if update >= last:  # a window of many updates
                 break
+            if trained:  # before the run was interrupted
+                trained -= 1
+                continue
             if index == 0 and s.model.mode == "train":
                 yield TrainMode(epoch)
             for batch in _needed(s, window, position, count):
@@ -138,8 +141,8 @@ def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]
 def windows(recipe: Recipe, s: Semantics, samples: int, at: Cursor | None = None) -> Iterator[Window]:
     """The accumulation windows of a run: endless if the recipe counts updates, else as many as its epochs hold."""
     count, tail = batches_per_epoch(recipe, s, samples), s.accumulation.tail
-    held: tuple[tuple[int, int], ...] = ()
     at = at or Cursor(0, 0, 0)
+    held = tuple(_before(at, count, back) for back in range(at.micro, 0, -1))
     for epoch in itertools.count(at.epoch) if recipe.epochs is None else range(at.epoch, recipe.epochs):
         for index in range(at.index if epoch == at.epoch else 0, count):
             held += ((epoch, index),)
@@ -153,6 +156,12 @@ def windows(recipe: Recipe, s: Semantics, samples: int, at: Cursor | None = None
             return
     if held:
         yield Window(held, steps=tail == "carry", cut=True)
+
+
+def _before(at: Cursor, count: int, back: int) -> tuple[int, int]:
+    """The batch that was trained `back` batches before a place, as (epoch, index)."""
+    epochs, index = divmod(at.epoch * count + at.index - back, count)
+    return epochs, index
 
 
 def batches_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
@@ -182,6 +191,7 @@ def _resumed(saved: Cursor, count: int, missing: frozenset[str]) -> Cursor:
         updates=0 if "counter" in missing else saved.updates,
         epoch=epoch,
         index=0 if "cursor" in missing else index,
+        micro=0 if "cursor" in missing else saved.micro,
     )
 
 
