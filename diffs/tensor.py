@@ -65,67 +65,116 @@ def compare(reference: torch.Tensor, candidate: torch.Tensor) -> TensorDifferenc
     Raises:
         NotComparable: one has no plain memory (sparse, meta...), or a dtype without an order, with the reason.
     """
-    shape = tuple(reference.shape)
-    agreement = TensorDifference(dtype=name_of(reference.dtype), shape=shape, total=reference.numel())
+    tally = Tally(reference.dtype, tuple(reference.shape))
     if reason := mismatch(reference, candidate):
-        return replace(agreement, mismatch=reason)
+        return replace(tally.result(), mismatch=reason)
     format_of(reference.dtype)
-    differing, squares, max_abs = 0, 0.0, 0.0
-    first: Element | None = None
-    worst: Element | None = None
+    weighed = set()
     for start, left, right in blocks(reference, candidate, BLOCK_BYTES):
-        if equal_memory(left, right):
-            continue
-        unequal = _unequal(left, right)
+        if not equal_memory(left, right):
+            tally.add(start, left, right)
+            weighed.add(start)
+    if weighed:
+        for start, left, _ in blocks(reference, candidate, BLOCK_BYTES):
+            if start not in weighed:
+                tally.weigh(left)
+    return tally.result()
+
+
+class Tally:
+    """Adds up how two tensors differ, from blocks that come in any order, each once.
+
+    dtype, shape: of both tensors.
+
+    Every block of the reference goes through `add` or `weigh` if any goes through `add`: the reference's norm needs all.
+    """
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape = dtype, shape
+        self.differing = 0
+        self._first: tuple[int, Element] | None = None
+        self._worst: tuple[int, Element] | None = None
+        self._gaps, self._norm, self._max_abs = 0.0, 0.0, 0.0
+
+    def add(self, start: int, left: torch.Tensor, right: torch.Tensor) -> None:
+        """Measure a block: contiguous (n,) CPU tensors, `start` the flat index of their first element.
+
+        Raises:
+            NotComparable: the dtype has no order.
+        """
+        self.weigh(left)
+        left_bits, right_bits = bit_patterns(left), bit_patterns(right)
+        unequal = left_bits != right_bits
+        places = np.flatnonzero(unequal if unequal.ndim == 1 else unequal.any(axis=1))
+        if not len(places):
+            return
+        if len(places) < len(left):
+            left, right = (_of_bits(bits.take(places, axis=0), self.dtype) for bits in (left_bits, right_bits))
         distance = block_distance(left, right)
-        differing += len(unequal)
-        peak = int(unequal[distance[unequal].argmax()])
-        if first is None:
-            first = _element(left, right, distance, int(unequal[0]), start, shape)
-        if worst is None or distance[peak] > worst.ulp:
-            worst = _element(left, right, distance, peak, start, shape)
-        gaps = _gaps(left, right, unequal)
-        squares += float(np.square(gaps).sum())
-        # Not max(): it would drop a NaN.
-        max_abs = float(np.maximum(max_abs, gaps.max()))
-    if worst is None:
-        return agreement
-    return replace(
-        agreement,
-        differing=differing,
-        first=first,
-        worst=worst,
-        max_abs=max_abs if _inexact(reference.dtype) else worst.ulp,
-        relative_l2=_ratio(math.sqrt(squares), _norm(reference)),
-    )
+        self.differing += len(places)
+        self._note(start, places, left, right, distance)
+        with np.errstate(invalid="ignore", over="ignore"):
+            gaps = np.abs(_wide(right) - _wide(left))
+            # Not max(): it would drop a NaN.
+            self._max_abs = float(np.maximum(self._max_abs, gaps.max()))
+            self._gaps += float(np.dot(gaps, gaps))
+
+    def _note(
+        self, start: int, places: np.ndarray, left: torch.Tensor, right: torch.Tensor, distance: np.ndarray
+    ) -> None:
+        """Keep the first and the worst element, if this block has them."""
+        peak = int(distance.argmax())
+        first, worst = start + int(places[0]), start + int(places[peak])
+        ulp = int(distance[peak])
+        if self._first is None or first < self._first[0]:
+            self._first = first, Element((), left[0].item(), right[0].item(), int(distance[0]))
+        if self._worst is None or (-ulp, worst) < (-self._worst[1].ulp, self._worst[0]):
+            self._worst = worst, Element((), left[peak].item(), right[peak].item(), ulp)
+
+    def weigh(self, left: torch.Tensor) -> None:
+        """Add a block of the reference to its norm."""
+        self._norm += _square_norm(left)
+
+    def result(self) -> TensorDifference:
+        """What the blocks say together."""
+        agreement = TensorDifference(dtype=name_of(self.dtype), shape=self.shape, total=math.prod(self.shape))
+        if self._first is None or self._worst is None:
+            return agreement
+        worst = self._placed(self._worst)
+        return replace(
+            agreement,
+            differing=self.differing,
+            first=self._placed(self._first),
+            worst=worst,
+            max_abs=self._max_abs if _inexact(self.dtype) else worst.ulp,
+            relative_l2=_ratio(math.sqrt(self._gaps), math.sqrt(self._norm)),
+        )
+
+    def _placed(self, found: tuple[int, Element]) -> Element:
+        flat, element = found
+        index = tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else ()
+        return replace(element, index=index)
 
 
-def _unequal(left: torch.Tensor, right: torch.Tensor) -> np.ndarray:
-    """The places in a block at which the bits differ."""
-    unequal = bit_patterns(left) != bit_patterns(right)
-    return np.flatnonzero(unequal if unequal.ndim == 1 else unequal.any(axis=1))
+def _of_bits(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A (n,) tensor from its bit patterns."""
+    return torch.from_numpy(bits.reshape(-1).view(np.uint8)).view(dtype)
 
 
-def _element(
-    left: torch.Tensor, right: torch.Tensor, distance: np.ndarray, place: int, start: int, shape: tuple[int, ...]
-) -> Element:
-    index = tuple(int(i) for i in np.unravel_index(start + place, shape)) if shape else ()
-    return Element(index, left[place].item(), right[place].item(), int(distance[place]))
-
-
-def _gaps(left: torch.Tensor, right: torch.Tensor, unequal: np.ndarray) -> np.ndarray:
-    """The absolute differences of the elements that differ, in float64."""
-    if len(unequal) < len(left):
-        left, right = (flat[torch.from_numpy(unequal)] for flat in (left, right))
+def _square_norm(flat: torch.Tensor) -> float:
+    """The sum of squares of a block, to about 1e-6 of itself."""
+    if flat.dtype in _NARROW:
+        # A product of float32 is several times faster than one of float64, and good enough where it stays in range.
+        single = flat.float()
+        product = float(torch.dot(single, single))
+        if _SMALLEST < product < _LARGEST:
+            return product
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.abs(_wide(right) - _wide(left))
+        return float(np.square(np.abs(_wide(flat))).sum())
 
 
-def _norm(reference: torch.Tensor) -> float:
-    """The L2 norm of a tensor, in float64."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        pieces = blocks(reference, reference, BLOCK_BYTES)
-        return math.sqrt(sum(float(np.square(np.abs(_wide(block))).sum()) for _, block, _ in pieces))
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+_SMALLEST, _LARGEST = 1e-20, 1e30
 
 
 def _wide(flat: torch.Tensor) -> np.ndarray:

@@ -123,6 +123,21 @@ def test_two_large_tensors_take_no_memory_of_their_size() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 24 << 10
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_comparing_changes_neither_tensor(dtype: torch.dtype) -> None:
+    reference, candidate = torch.arange(6).to(dtype), torch.arange(6).to(dtype) * 3 + 1
+    before = reference.clone(), candidate.clone()
+    assert compare(reference, candidate).differing == 6
+    assert torch.equal(reference, before[0]) and torch.equal(candidate, before[1])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e25])
+def test_the_norm_holds_where_float32_would_leave_its_range(scale: float) -> None:
+    reference = torch.full((100,), scale)
+    candidate = reference * 1.5
+    assert compare(reference, candidate).relative_l2 == pytest.approx(0.5)
+
+
 def test_sparse_and_meta_tensors_are_refused() -> None:
     with pytest.raises(NotComparable, match="sparse"):
         compare(torch.eye(2).to_sparse(), torch.eye(2).to_sparse())
