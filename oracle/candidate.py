@@ -88,6 +88,11 @@ class Runs:
         run.wait(self.timeout)
         return run.folder
 
+    def otherwise(self, name: str, arguments: dict[str, Any]) -> tuple[Path, Ending]:
+        """Run the trainer constructed with these arguments; returns the trace's folder, and how it ended."""
+        run = self._start(name, {"arguments": arguments})
+        return run.folder, run.wait(self.timeout)
+
 
 class WarmRuns:
     """The same two runs as forks of a server that has torch imported: for many candidates of our own environment."""
@@ -115,6 +120,11 @@ class WarmRuns:
         self._ask(("again", {"capture": {"moments": moments}, "budget_bytes": 1 << 40}))
         return self.folder / "again"
 
+    def otherwise(self, name: str, arguments: dict[str, Any]) -> tuple[Path, Ending]:
+        """Run the trainer constructed with these arguments; returns the trace's folder, and how it ended."""
+        (ending,) = self._ask((name, {"arguments": arguments}))
+        return self.folder / name, ending
+
 
 FULL: dict[str, Any] = {"capture": "all", "budget_bytes": 512 << 20}
 """The second run keeps its tensors, up to a size at which elements rather get a run of their own."""
@@ -135,7 +145,7 @@ def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None)
         refused = CandidateUsage(first.outcome["error"]["message"])
         refused.add_note(first.outcome["error"]["traceback"])
         raise refused
-    traces = [_trace(folder / name) for name in ("first", "second")]
+    traces = [opened_trace(folder / name) for name in ("first", "second")]
     itself, wavers, unsteady = None, None, frozenset[tuple[str, str]]()
     if traces[0] is not None and traces[1] is not None:
         both_ended = first.status == second.status == "completed"
@@ -154,7 +164,8 @@ def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None)
     )
 
 
-def _trace(folder: Path) -> Trace | None:
+def opened_trace(folder: Path) -> Trace | None:
+    """The trace in a folder; None where nothing was recorded."""
     try:
         trace = open_trace(folder)
     except NotComparable:

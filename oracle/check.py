@@ -25,6 +25,7 @@ from oracle.explain.noise import measure
 from oracle.explain.standing import rules
 from oracle.explain.weights import uneven_weights
 from oracle.findings import Findings
+from oracle.remedy import prescribed
 from oracle.replays import Reading, ReplayFailed, Replays, Server
 from oracle.result import Cause, FirstDivergence, Latent, Result, Unexplained
 from reference_loop.moments import Address
@@ -73,6 +74,8 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
     started = time.monotonic()
     with opened(request, progress, server) as case:
         result = case.judge()
+        if case.found is not None:
+            result = replace(result, causes=prescribed(result.causes, case.found, case.findings, progress))
         seconds = {**case.seconds, "total": time.monotonic() - started}
     return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
 
@@ -131,6 +134,7 @@ class Case:
     findings: Findings
     progress: Progress
     seconds: dict[str, float]
+    found: Explanation | None = None  # once there is one
 
     def judge(self) -> Result:
         """The verdict, the cheap reasons to give none first."""
@@ -168,7 +172,7 @@ class Case:
         """The verdict on runs that can be compared: by the causes that make the reference equal to the candidate."""
         case, candidate = self.findings, self.findings.candidate
         assert candidate.trace is not None
-        found = self.explanation()
+        found = self.found = self.explanation()
         noise = measure(found, candidate, case.replays)
         first = comparison.first and case.elements(comparison.first)
         if first is not None and comparison.first is not None and noise.covers and not found.causes:

@@ -29,6 +29,7 @@ Status = Literal["completed", "raised", "killed", "hung", "usage"]
 DEFAULTS: dict[str, Any] = {
     "kind": "candidate",
     "command": None,
+    "arguments": {},
     "capture": None,
     "budget_bytes": 0,
     "threads": 1,

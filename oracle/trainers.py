@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,17 +85,40 @@ def imports(asked: str) -> tuple[str, ...]:
     return () if is_file(asked) else (f"oracle.adapters.{asked}", _packages()[asked])
 
 
-def load_trainer(asked: str) -> Trainer:
+def load_trainer(asked: str, arguments: Mapping[str, Any] | None = None) -> Trainer:
     """A trainer, ready to train, given an adapter's name or `path/to/file.py:Class`.
+
+    arguments: what its class is constructed with, one of its remedies; by default nothing.
 
     Raises:
         TrainerError: unknown name, missing package, no such file or class, a class that cannot be constructed
-            without arguments or has no `train`.
+            with these arguments or has no `train`.
     """
-    return _from_file(asked) if is_file(asked) else _adapter(asked)
+    return _from_file(asked, arguments or {}) if is_file(asked) else _adapter(asked, arguments or {})
 
 
-def _adapter(name: str) -> Trainer:
+def stated_remedies(trainer: Trainer) -> dict[str, dict[str, Any]]:
+    """The `remedies` that a trainer's class may state: for a cause, arguments that it can be constructed with.
+
+    Keys are "knob" or, for one value that is to be restored, "knob = value"; see docs/trainers/README.md.
+
+    Raises:
+        TrainerError: they are something else, or hold what JSON cannot.
+    """
+    found = getattr(trainer, "remedies", {})
+    name = type(trainer).__name__
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise TrainerError(
+            f"trainer {name}: remedies must be a dict of dicts, found {found!r}: "
+            'write remedies = {"knob": {"argument": value}}'
+        )
+    try:
+        return json.loads(json.dumps(found))
+    except (TypeError, ValueError) as error:
+        raise TrainerError(f"trainer {name}: remedies hold what JSON cannot: {error}: use plain values") from error
+
+
+def _adapter(name: str, arguments: Mapping[str, Any]) -> Trainer:
     """The adapter of that name, once its package is known to be here."""
     find_trainer(name)
     package = _packages()[name]
@@ -102,10 +127,10 @@ def _adapter(name: str) -> Trainer:
             f"trainer {name!r} needs the package {package}, which this environment lacks: "
             f"pip install {package}, or --with '{package}==...'"
         )
-    return importlib.import_module(f"oracle.adapters.{name}").Adapter()
+    return importlib.import_module(f"oracle.adapters.{name}").Adapter(**arguments)
 
 
-def _from_file(asked: str) -> Trainer:
+def _from_file(asked: str, arguments: Mapping[str, Any]) -> Trainer:
     """An instance of the class that `path/to/file.py:Class` names."""
     path, _, name = _split(asked)
     try:
@@ -132,11 +157,11 @@ def _from_file(asked: str) -> Trainer:
             f"trainer file {path}: class {name!r} has no train(self, job); classes with `train`: {_names(classes)}"
         )
     try:
-        return kind()
+        return kind(**arguments)
     except Exception as error:
+        how = "as its remedies state" if arguments else "without arguments"
         raise TrainerError(
-            f"trainer file {path}: {name}() {pyfile.raised(error, path.resolve())}: "
-            "a trainer is constructed without arguments"
+            f"trainer file {path}: {name}() {pyfile.raised(error, path.resolve())}: a trainer is constructed {how}"
         ) from error
 
 

@@ -97,6 +97,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     from oracle.job import Interrupted
     from oracle.recorder.probes import Recorder
     from oracle.recorder.trace import TraceError, TraceWriter
+    from oracle.trainers import stated_remedies
     from reference_loop import randomness
 
     randomness.seed(spec["recipe"].get("seed", 0))
@@ -105,10 +106,10 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
     error: BaseException | None = None
     interrupted = False
-    loaded = time.time()
+    loaded, remedies = time.time(), {}
     try:
         job, trainer = prepare(spec, recorder)
-        loaded = time.time()
+        loaded, remedies = time.time(), stated_remedies(trainer)
         with recorder:
             trainer.train(job)
             recorder.finish()
@@ -121,6 +122,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "updates": recorder.updates,
         "batches": recorder.batches,
         "versions": versions(),
+        "remedies": remedies,
         "seconds": {"start": STARTED - spec["started"], "import": loaded - STARTED, "train": time.time() - loaded},
     }
     try:
@@ -169,7 +171,7 @@ def prepare(spec: dict[str, Any], recorder: Any) -> tuple[Any, Any]:
                 raise Interrupted
 
         recorder.on_update = stop
-    return job, load_trainer(spec["trainer"])
+    return job, load_trainer(spec["trainer"], spec["arguments"])
 
 
 def capture(asked: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,6 +16,16 @@ class Adapter:
 
     name = "accelerate"
     package = "accelerate"
+    remedies: ClassVar = {
+        "accumulation.tail = carry": {"GradientAccumulationPlugin.sync_with_dataloader": False},
+        "accumulation.tail = carry_drop": {"GradientAccumulationPlugin.sync_with_dataloader": False},
+        "data.order = random_sampler": {"DataLoaderConfiguration.use_seedable_sampler": False},
+        "data.order = seeded_epoch": {"DataLoaderConfiguration.use_seedable_sampler": True},
+        "schedule.cadence = micro": {"Accelerator.step_scheduler_with_optimizer": False},
+    }
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments  # one of the remedies, by "Class.argument"
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with accelerate; None where it can."""
@@ -36,7 +46,7 @@ class Adapter:
         recipe = job.recipe
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'accelerate': {reason}")
-        accelerator = Accelerator(**accelerator_arguments(job))
+        accelerator = Accelerator(**accelerator_arguments(job, self.arguments))
         model = job.model()
         optimizer = job.optimizer(model)
         model, optimizer, loader, scheduler = accelerator.prepare(
@@ -70,8 +80,8 @@ class Adapter:
                         break
 
 
-def accelerator_arguments(job: Any) -> dict[str, Any]:
-    """The arguments of `Accelerator` that the job's recipe states, and the job's device."""
+def accelerator_arguments(job: Any, remedy: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `Accelerator` that the job's recipe states, the job's device, and what a remedy adds."""
     recipe = job.recipe
     arguments: dict[str, Any] = {
         "gradient_accumulation_steps": recipe.accumulation,
@@ -83,6 +93,19 @@ def accelerator_arguments(job: Any) -> dict[str, Any]:
         from accelerate.utils import GradScalerKwargs
 
         arguments["kwargs_handlers"] = [GradScalerKwargs(**vars(recipe.scaler))]
+    for name, value in remedy.items():
+        owner, _, argument = name.rpartition(".")
+        if owner == "GradientAccumulationPlugin":
+            from accelerate.utils import GradientAccumulationPlugin
+
+            steps = arguments.pop("gradient_accumulation_steps")
+            arguments["gradient_accumulation_plugin"] = GradientAccumulationPlugin(steps, **{argument: value})
+        elif owner == "DataLoaderConfiguration":
+            from accelerate.utils import DataLoaderConfiguration
+
+            arguments["dataloader_config"] = DataLoaderConfiguration(**{argument: value})
+        else:
+            arguments[argument] = value
     return arguments
 
 

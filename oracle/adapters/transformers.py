@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
@@ -13,6 +13,8 @@ from oracle.errors import TrainerError
 # What `Trainer` can be told of an optimizer by arguments; a recipe that states more gets the optimizer object itself.
 ADAMW = {"lr": "learning_rate", "weight_decay": "weight_decay", "eps": "adam_epsilon"}
 SGD = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+
+CARRIED = {"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}
 
 
 class Adapter:
@@ -24,6 +26,22 @@ class Adapter:
 
     name = "transformers"
     package = "transformers"
+    remedies: ClassVar = {
+        "accumulation.tail = carry": {"TrainingArguments.accelerator_config": CARRIED},
+        "accumulation.tail = carry_drop": {"TrainingArguments.accelerator_config": CARRIED},
+        "data.order = random_sampler": {"TrainingArguments.accelerator_config": {"use_seedable_sampler": False}},
+        "data.order = seeded_epoch": {"TrainingArguments.accelerator_config": {"use_seedable_sampler": True}},
+        "hyperparameter.eps": {"TrainingArguments.adam_epsilon": "{reference}"},
+        "hyperparameter.max_norm = none": {"TrainingArguments.max_grad_norm": 0.0},
+        "hyperparameter.weight_decay": {"TrainingArguments.weight_decay": "{reference}"},
+        "optimizer.decay_set = all": {"Trainer.optimizers": "<(optimizer, None)>"},
+        "optimizer.kernel = loop": {"TrainingArguments.optim": "adamw_torch"},
+        "schedule.horizon = ceil": {"TrainingArguments.max_steps": "{updates}"},
+        "schedule.stop = epochs": {"TrainingArguments.max_steps": "{updates}"},
+    }
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments  # one of the remedies, by "Class.argument"
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with `Trainer`; None where it can."""
@@ -52,13 +70,13 @@ class Adapter:
         own = isinstance(model, transformers.PreTrainedModel)
         names = sample_names(job.train_data())
         trained = model if own else wrapped(job, model, names)
-        arguments = training_arguments(job)
+        arguments = training_arguments(job) | told("TrainingArguments", self.arguments)
         extra: dict[str, Any] = {}
         if recipe.evaluate is not None:
             extra["eval_dataset"] = job.eval_data()
             if not own:
                 arguments["label_names"] = [name for name in names if name != "id"]
-        if not by_arguments(recipe.optimizer):
+        if not by_arguments(recipe.optimizer) or told("Trainer", self.arguments):
             extra["optimizers"] = (job.optimizer(trained), None)
         trainer = trainer_class(recipe)(
             model=trained,
@@ -71,6 +89,11 @@ class Adapter:
             trainer.train()
         else:
             trainer.train(resume_from_checkpoint=last_checkpoint(job.resume_from))
+
+
+def told(owner: str, remedy: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of one class among those of a remedy."""
+    return {name.rpartition(".")[2]: value for name, value in remedy.items() if name.startswith(f"{owner}.")}
 
 
 def training_arguments(job: Any) -> dict[str, Any]:
