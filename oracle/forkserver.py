@@ -13,17 +13,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from reference_loop.moments import Address
-
+from typing import Any
 
 NEEDED = (
-    "oracle.floor", "oracle.job", "oracle.recorder.probes", "oracle.recorder.trace", "oracle.tasks", "oracle.trainers",
-    "reference_loop.interpreter", "reference_loop.plan", "reference_loop.state", "torch.optim", "torch.utils.data",
+    "oracle.job", "oracle.recorder.probes", "oracle.reference", "oracle.trainers", "torch.optim", "torch.utils.data",
 )  # fmt: skip
 """What a run imports; here once, for all of them."""
 
@@ -85,19 +80,20 @@ def serve(requests: list[dict[str, Any]], processes: int) -> list[dict[str, Any]
             request = waiting.pop(0)
             child = os.fork()
             if child == 0:
-                os._exit(_in_fork(request))
+                os._exit(_in_fork(request, processes))
             running.add(child)
             children.append(child)
         child, status = os.wait()
         if child in running:  # otherwise a process that a task left behind
             running.remove(child)
             codes[child] = os.waitstatus_to_exitcode(status)
-    return [_outcome(Path(request["folder"]), codes[child]) for request, child in zip(requests, children, strict=True)]
+    return [_answer(request, codes[child]) for request, child in zip(requests, children, strict=True)]
 
 
-def _in_fork(request: dict[str, Any]) -> int:
+def _in_fork(request: dict[str, Any], processes: int) -> int:
     """Carry out one request, within its time; what it prints goes to files beside its outcome."""
-    from oracle.worker import described, run, write_atomically
+    from oracle import reference
+    from oracle.worker import write_atomically
 
     folder = Path(request["folder"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,14 +101,22 @@ def _in_fork(request: dict[str, Any]) -> int:
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     if request["timeout"] is not None:
         signal.setitimer(signal.ITIMER_REAL, request["timeout"])
-    try:
-        outcome = run(request)[0] if request["kind"] == "candidate" else {"error": None, **replay(request)}
-    except Exception as error:
-        outcome = {"error": {**described(error), "message": told(error, request["task"])}}
+    if request["kind"] == "candidate":
+        write_atomically(folder / "outcome.json", _candidate(request))
+    else:
+        reference.Reference(request, processes).run(told)
     sys.stdout.flush()
     sys.stderr.flush()
-    write_atomically(folder / "outcome.json", outcome)
     return 0
+
+
+def _candidate(request: dict[str, Any]) -> dict[str, Any]:
+    from oracle.worker import described, run
+
+    try:
+        return run(request)[0]
+    except Exception as error:
+        return {"error": {**described(error), "message": told(error, request["task"])}}
 
 
 def told(error: Exception, task: str) -> str:
@@ -128,6 +132,12 @@ def told(error: Exception, task: str) -> str:
     return f"the reference loop cannot train {task}: {what}: mend the task, or the recipe; --debug shows the traceback"
 
 
+def _answer(request: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """The outcome of a request, and those of the readings that branched off it as `branches`."""
+    branches = [_outcome(Path(branch["folder"]), code) for branch in request.get("branches", ())]
+    return {**_outcome(Path(request["folder"]), code), "branches": branches}
+
+
 def _outcome(folder: Path, code: int) -> dict[str, Any]:
     """What a fork wrote, with the exit code of its process: negative for the signal that ended it."""
     try:
@@ -135,104 +145,6 @@ def _outcome(folder: Path, code: int) -> dict[str, Any]:
     except FileNotFoundError:
         words = f"the process ended without a word, exit code {code}"
         return {"error": {"type": "Killed", "message": words, "traceback": ""}, "exit_code": code}
-
-
-def replay(request: dict[str, Any]) -> dict[str, Any]:
-    """One reference run, recorded into the request's folder.
-
-    Returns facts: `samples` of the training data; `units`, [epoch, index, counts] of each batch; `nan`, the first
-    address of a parameter, buffer or optimizer state that holds a NaN, or None; `local`, what `floor.judge` found,
-    where the request asks for it.
-    """
-    from oracle import floor
-    from oracle.recorder.trace import TraceWriter
-    from oracle.tasks import load_task
-    from oracle.worker import capture
-    from reference_loop import interpreter, randomness
-    from reference_loop.loader import count_samples
-    from reference_loop.plan import plan
-    from reference_loop.recipe import from_dict
-    from reference_loop.semantics import Semantics
-    from reference_loop.state import State
-
-    recipe, s = from_dict(request["recipe"]), Semantics.from_flat(request["semantics"])
-    folder = Path(request["folder"])
-    randomness.seed(recipe.seed)
-    state = State(
-        load_task(request["task"]),
-        recipe,
-        drop_last=s.data.tail == "drop",
-        workdir=folder / "work",
-        device=request["device"],
-        overrides=request["overrides"],
-    )
-    writer = TraceWriter(
-        folder, digest=request["digest"], capture=capture(request["capture"]), budget_bytes=request["budget_bytes"]
-    )
-    nan: Address | None = None
-
-    def observe(address: Address, value: Any) -> None:
-        nonlocal nan
-        writer.put(address, value)
-        if nan is None and address.kind in _KEPT and value.is_floating_point() and bool(value.isnan().any()):
-            nan = address
-
-    samples = count_samples(state.loader.data)
-    operations = plan(recipe, s, samples)
-    facts: dict[str, Any] = {"samples": samples}
-    if request["local"]:
-        facts["local"] = floor.judge(operations, state, Pins(request["local"], None), through=request["through"])
-    else:
-        pins = Pins.of(request["pins"])
-        interpreter.run(operations, state, observe, pins=pins, through=request["through"])
-        writer.close({"kind": "reference", "recipe": request["recipe"], "semantics": request["semantics"]})
-    units = [[*batch, counts] for batch, counts in state.units.items()]
-    return {"nan": nan, "units": units, **facts}
-
-
-_KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
-
-
-class Pins(Mapping["Address", Any]):
-    """The values that a recorded run had, where some of them are to be taken.
-
-    folder: the run's trace; tensors must have been captured in full.
-    places: [moment, kind, first update]...; None takes every place.
-    """
-
-    def __init__(self, folder: str, places: list[list[Any]] | None) -> None:
-        from diffs.captured import read_tensors  # needs safetensors, which only runs with pins do
-        from diffs.trace import open_trace
-
-        self.trace = open_trace(folder)
-        self.tensors: Mapping[Any, Any] = read_tensors(folder)
-        self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
-
-    @classmethod
-    def of(cls, asked: dict[str, Any] | None) -> Mapping[Address, Any]:
-        """The pins that a request asks for, none by default."""
-        return cls(asked["trace"], asked["places"]) if asked else {}
-
-    def __contains__(self, asked: object) -> bool:
-        address: Address = asked  # type: ignore[assignment]
-        if self.places is not None:
-            first = self.places.get((address.moment, address.kind))
-            if first is None or address.update < first:
-                return False
-        return address in self.tensors or self._scalar(address) is not None
-
-    def __getitem__(self, address: Address) -> Any:
-        return self.tensors[address] if address in self.tensors else self._scalar(address)
-
-    def _scalar(self, address: Address) -> Any:
-        row = self.trace.row(address)
-        return None if row is None else row.content
-
-    def __iter__(self) -> Iterator[Address]:
-        yield from self.tensors
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reference runs on request, each in a fresh process, answered as traces."""
+"""Reference runs on request, each in a process of its own, answered as traces."""
 
 from __future__ import annotations
 
@@ -145,15 +145,18 @@ def _failure(error: Mapping[str, str]) -> ReplayFailed:
 class Replays:
     """Reference runs of one task.
 
-    folder: where traces go, one folder a run.
+    folder: where traces go, one folder a reading.
     candidate: the folder of the candidate's trace with tensors in full, for pins; set once it is there.
-    count: runs so far.
+    count: runs so far, each from the start of training. Readings that differ in knobs alone share a run up to where
+        their plans part, and branch off it there.
+    readings: readings carried out so far.
     """
 
     def __init__(self, server: Server, task: str, folder: Path, *, digest: str, device: str) -> None:
         self.server, self.task, self.folder, self.digest, self.device = server, task, folder, digest, device
         self.candidate: Path | None = None
-        self.count = 0
+        self.count = self.readings = 0
+        self._branches = device == "cpu"  # a process that uses an accelerator cannot fork
 
     def run(
         self,
@@ -169,17 +172,20 @@ class Replays:
         capture: tensors to keep in full, as a worker's spec has it.
         local: judge every difference from the candidate by the noise floor, in place of recording a trace.
         """
-        requests: list[dict[str, Any]] = []
-        for reading in readings:
-            self.count += 1
+        alone = not self._branches or bool(capture) or local
+        groups: dict[Any, list[int]] = {}
+        for number, reading in enumerate(readings):
+            groups.setdefault(number if alone else _shared(reading), []).append(number)
+        requests = []
+        for numbers in groups.values():
+            first, *others = (self._reading(readings[number]) for number in numbers)
+            reading = readings[numbers[0]]
             requests.append(
                 {
                     "kind": "reference",
                     "timeout": None,
                     "task": self.task,
-                    "folder": str(self.folder / f"{self.count:04d}"),
                     "recipe": to_dict(reading.recipe),
-                    "semantics": reading.semantics.flat(),
                     "overrides": dict(reading.overrides),
                     "pins": self._pins(reading.pins),
                     "local": str(self.candidate) if local else None,
@@ -188,20 +194,24 @@ class Replays:
                     "budget_bytes": budget_bytes if capture else 0,
                     "digest": self.digest,
                     "device": self.device,
+                    **first,
+                    "branches": others,
                 }
             )
-        return [
-            _failure(outcome["error"])
-            if outcome["error"]
-            else Replay(
-                Path(request["folder"]),
-                outcome["samples"],
-                {(epoch, index): counts for epoch, index, counts in outcome["units"]},
-                outcome["nan"],
-                outcome.get("local"),
-            )
-            for request, outcome in zip(requests, self.server.ask(requests), strict=True)
-        ]
+        self.count += len(requests)
+        found: dict[int, Replay | ReplayFailed] = {}
+        for numbers, request, answer in zip(groups.values(), requests, self.server.ask(requests), strict=True):
+            folders = [request["folder"], *(branch["folder"] for branch in request["branches"])]
+            for number, folder, outcome in zip(numbers, folders, [answer, *answer["branches"]], strict=True):
+                if outcome.get("whole"):
+                    self._branches = False
+                else:
+                    found[number] = _replay(Path(folder), outcome)
+        left = [number for number in range(len(readings)) if number not in found]
+        if left:
+            again = self.run(*(readings[number] for number in left), through=through)
+            found.update(zip(left, again, strict=True))
+        return [found[number] for number in range(len(readings))]
 
     def one(self, reading: Reading, **options: Any) -> Replay:
         """Run the reference under one reading.
@@ -214,7 +224,23 @@ class Replays:
             raise found
         return found
 
+    def _reading(self, reading: Reading) -> dict[str, Any]:
+        self.readings += 1
+        return {"folder": str(self.folder / f"{self.readings:04d}"), "semantics": reading.semantics.flat()}
+
     def _pins(self, pins: Sequence[Pin]) -> dict[str, Any] | None:
         if not pins:
             return None
         return {"trace": str(self.candidate), "places": [[pin.moment, pin.kind, pin.update] for pin in pins]}
+
+
+def _shared(reading: Reading) -> str:
+    """What readings that can share a run have in common: all but their plans."""
+    return f"{reading.recipe} {sorted(reading.overrides.items())} {reading.pins} {reading.semantics.data.tail}"
+
+
+def _replay(folder: Path, outcome: Mapping[str, Any]) -> Replay | ReplayFailed:
+    if outcome["error"]:
+        return _failure(outcome["error"])
+    units = {(epoch, index): counts for epoch, index, counts in outcome["units"]}
+    return Replay(folder, outcome["samples"], units, outcome["nan"], outcome.get("local"))

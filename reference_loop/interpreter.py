@@ -35,11 +35,20 @@ def run(
     for operation in operations:
         if through is not None and getattr(operation, "update", -1) > through:
             return
-        for address, value in operation.do(state):
-            if address in pins:
-                value = _fitting(pins[address], value, address)
-                state.put(address, value)
-            observe(address, value)
+        carry_out(operation, state, observe, pins)
+
+
+def carry_out(operation: Operation, state: State, observe: Observe, pins: Mapping[Address, Any]) -> None:
+    """Carry out one operation on a state, as `run` does.
+
+    Raises:
+        ValueError: as `run` does.
+    """
+    for address, value in operation.do(state):
+        if address in pins:
+            value = _fitting(pins[address], value, address)
+            state.put(address, value)
+        observe(address, value)
 
 
 def _fitting(pin: Any, value: Any, address: Address) -> Any:

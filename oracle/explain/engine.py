@@ -24,7 +24,7 @@ from reference_loop.semantics import KNOBS, Effect
 MOST_CAUSES = 10
 MOST_PAIRS = 24
 MOST_BRANCHES = 3
-MOST_REPLAYS = 200
+MOST_READINGS = 200
 ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
 
 # What has to be recorded for a site to be one: all that enters it is then known to agree.
@@ -219,7 +219,7 @@ class Explainer:
 
     def _try(self, now: Explanation, choices: list[tuple[Option, ...]], through: int | None) -> list[Explanation]:
         """Replay each choice through the difference, the ones that get past it to the end, and return the best."""
-        if not choices or self.replays.count > MOST_REPLAYS:
+        if not choices or self.replays.readings > MOST_READINGS:
             return []
         self.progress(f"trying {len(choices)} decisions at update {through}")
         readings = []

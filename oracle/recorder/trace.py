@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,15 @@ class TraceError(Exception):
     """A trace that cannot be written, with what was asked, what was found and what to do."""
 
 
+def _connected(path: Path) -> sqlite3.Connection:
+    # A trainer may compute in threads; what it computes comes in turn.
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    # The operating system keeps what a killed process wrote; only a power loss needs a sync.
+    database.execute("PRAGMA synchronous = OFF")
+    database.execute("PRAGMA journal_mode = TRUNCATE")
+    return database
+
+
 class TraceWriter:
     """Writes the trace of one process.
 
@@ -96,6 +106,7 @@ class TraceWriter:
         self._wanted = capture
         self._capture = Capture(self.folder / "tensors", f"rank{rank}-" if rank else "", budget_bytes)
         self._database: sqlite3.Connection | None = None
+        self._rested = False
         self._rows: list[tuple[Any, ...]] = []
         self._names: dict[str, int] = {}
         self._forms: dict[tuple[torch.dtype, tuple[int, ...]], int] = {}
@@ -186,26 +197,53 @@ class TraceWriter:
             with whole_file(self.folder / f"manifest{self._suffix}.json") as file:
                 file.write(text.encode() + b"\n")
 
+    def rest(self) -> None:
+        """Commit, and let go of the database until the next row, so that the process can fork.
+
+        Raises:
+            TraceError: as `commit` does.
+        """
+        self.commit()
+        if self._database is not None:
+            self._database.close()
+            self._database, self._rested = None, True
+
+    def move(self, folder: Path) -> None:
+        """Go on in another folder, in a process that was forked from a resting writer's; the old trace stays as it is.
+
+        Tensors in full stay behind.
+
+        Raises:
+            TraceError: the folder cannot be written, or the disk is full.
+        """
+        old, self.folder, self._process = self._path, folder, os.getpid()
+        if self._rested:
+            with self._writing():
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(old, self._path)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"trace{self._suffix}.db"
+
     def _opened(self) -> sqlite3.Connection:
         """The database, made on first use."""
         if self._database is None:
-            path = self.folder / f"trace{self._suffix}.db"
             with self._writing():
                 self.folder.mkdir(parents=True, exist_ok=True)
-                if path.exists():
-                    raise TraceError(f"{path} exists already: record into a new folder, or remove it first")
-                self._database = self._created(path)
+                if self._rested:
+                    self._database = _connected(self._path)
+                elif self._path.exists():
+                    raise TraceError(f"{self._path} exists already: record into a new folder, or remove it first")
+                else:
+                    self._database = self._created(self._path)
         return self._database
 
     def _created(self, path: Path) -> sqlite3.Connection:
-        # A trainer may compute in threads; what it computes comes in turn.
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        database = _connected(path)
         last = next(reversed(MOMENTS))
         places = [(place, *pair, MOMENTS[pair[0]][pair[1]], pair[0] == last) for pair, place in _PLACES.items()]
         try:
-            # The operating system keeps what a killed process wrote; only a power loss needs a sync.
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("PRAGMA journal_mode = TRUNCATE")
             database.executescript(f"BEGIN;\n{SCHEMA}")
             database.execute("INSERT INTO trace_format VALUES (?, ?, ?)", (FORMAT, self.digest, self.rank))
             database.executemany("INSERT INTO place VALUES (?, ?, ?, ?, ?)", places)

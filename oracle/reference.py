@@ -1,0 +1,207 @@
+"""Reference runs as a replay asks for them: several readings in one run, each leaving it where its plan does.
+
+Runs in the candidate's own environment, in a fork of `oracle.forkserver`: only the standard library and torch, except
+that pinned values are read with safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oracle import floor
+from oracle.branches import Slots, divisible, explore, open_files, through
+from oracle.recorder.trace import TraceWriter
+from oracle.tasks import load_task
+from oracle.worker import capture, described, write_atomically
+from reference_loop import interpreter, randomness
+from reference_loop.loader import count_samples
+from reference_loop.moments import Address
+from reference_loop.operations import Operation
+from reference_loop.plan import plan
+from reference_loop.recipe import from_dict
+from reference_loop.semantics import Semantics
+from reference_loop.state import State
+
+
+class Whole(Exception):
+    """This run cannot be forked midway: its readings have to be run one by one."""
+
+
+class Reference:
+    """One run of the reference from its start, recorded, with the readings that branch off it.
+
+    request: of `oracle.replays.Replays`. Its `branches` are readings that share all with it but their semantics.
+    processes: how many may go on at a time.
+
+    Each reading leaves `outcome.json` in its folder: `error`, or `samples` of the training data; `units`, [epoch,
+    index, counts] of each batch; `nan`, the first address of a parameter, buffer or optimizer state that holds a NaN,
+    or None; `local`, what `floor.judge` found, where the request asks for it. `whole` says that nothing was run,
+    because the process could not be forked.
+    """
+
+    def __init__(self, request: dict[str, Any], processes: int) -> None:
+        self.request = request
+        self.readings = [request, *request["branches"]]
+        self.mine = list(range(len(self.readings)))  # what this process carries out
+        self.slots = Slots(processes - 1)
+        self.lent = False  # whether this process goes on in a slot
+        self.children: list[int] = []
+        self.nan: Address | None = None
+
+    def run(self, told: Any) -> None:
+        """Carry the readings out.
+
+        told: what an exception says to a user, (exception, task file) -> str.
+        """
+        outcome: dict[str, Any] = {"error": None}
+        try:
+            outcome |= self._judged() if self.request["local"] else self._recorded()
+        except Whole:
+            outcome["whole"] = True
+        except Exception as error:
+            outcome["error"] = {**described(error), "message": told(error, self.request["task"])}
+        self._leave(outcome)
+
+    def _start(self) -> list[list[Operation]]:
+        """Build the state that training begins with; returns the plans of all readings."""
+        request = self.request
+        self.held = open_files()
+        recipe = from_dict(request["recipe"])
+        semantics = [Semantics.from_flat(reading["semantics"]) for reading in self.readings]
+        randomness.seed(recipe.seed)
+        self.state = State(
+            load_task(request["task"]),
+            recipe,
+            drop_last=semantics[0].data.tail == "drop",
+            workdir=Path(request["folder"]) / "work",
+            device=request["device"],
+            overrides=request["overrides"],
+        )
+        self.samples = count_samples(self.state.loader.data)
+        return [list(plan(recipe, s, self.samples)) for s in semantics]
+
+    def _facts(self) -> dict[str, Any]:
+        return {"samples": self.samples, "units": [[*batch, counts] for batch, counts in self.state.units.items()]}
+
+    def _judged(self) -> dict[str, Any]:
+        (operations,) = self._start()
+        candidate = Pins(self.request["local"], None)
+        local = floor.judge(operations, self.state, candidate, through=self.request["through"])
+        return {"nan": None, "local": local, **self._facts()}
+
+    def _recorded(self) -> dict[str, Any]:
+        request = self.request
+        plans = self._start()
+        self.writer = TraceWriter(
+            request["folder"],
+            digest=request["digest"],
+            capture=capture(request["capture"]),
+            budget_bytes=request["budget_bytes"],
+        )
+        self.pins = Pins.of(request["pins"])
+        last = request["through"]
+        self.mine = explore({at: through(each, last) for at, each in enumerate(plans)}, self._do, self._fork)
+        semantics = self.readings[self.mine[0]]["semantics"]
+        self.writer.close({"kind": "reference", "recipe": request["recipe"], "semantics": semantics})
+        return {"nan": self.nan, **self._facts()}
+
+    def _do(self, operation: Operation) -> None:
+        interpreter.carry_out(operation, self.state, self._observe, self.pins)
+
+    def _observe(self, address: Address, value: Any) -> None:
+        self.writer.put(address, value)
+        if self.nan is None and address.kind in _KEPT and value.is_floating_point() and bool(value.isnan().any()):
+            self.nan = address
+
+    def _fork(self, numbers: list[int]) -> bool:
+        """Send readings on in a process of their own; True in that process."""
+        if not divisible(Path(self.request["folder"]), self.held):
+            raise Whole
+        self.writer.rest()
+        lent = self.slots.take()
+        state = random.getstate()  # which Python seeds anew in a child
+        child = os.fork()
+        if child:
+            self.mine = [number for number in self.mine if number not in numbers]
+            if lent:
+                self.children.append(child)
+            else:
+                os.waitpid(child, 0)
+            return False
+        random.setstate(state)
+        self.mine, self.lent, self.children = numbers, lent, []
+        folder = Path(self.readings[numbers[0]]["folder"])
+        self.writer.move(folder)
+        assert self.state.workdir is not None
+        if self.state.workdir.exists():
+            shutil.copytree(self.state.workdir, folder / "work")
+        self.state.workdir = folder / "work"
+        self.pins = Pins.of(self.request["pins"])  # an open database is not carried across a fork
+        return True
+
+    def _leave(self, outcome: dict[str, Any]) -> None:
+        """Write the outcome of what this process carried out: one run, however many readings mean it."""
+        first, *same = (self.readings[number] for number in self.mine)
+        write_atomically(Path(first["folder"]) / "outcome.json", outcome)
+        for reading in same:
+            folder = Path(reading["folder"])
+            shutil.copytree(first["folder"], folder)
+            manifest = folder / "manifest.json"
+            if manifest.exists():
+                facts = json.loads(manifest.read_text(encoding="utf-8"))
+                write_atomically(manifest, {**facts, "semantics": reading["semantics"]})
+        for child in self.children:
+            os.waitpid(child, 0)
+        if self.lent:
+            self.slots.give()
+
+
+_KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
+
+
+class Pins(Mapping[Address, Any]):
+    """The values that a recorded run had, where some of them are to be taken.
+
+    folder: the run's trace; tensors must have been captured in full.
+    places: [moment, kind, first update]...; None takes every place.
+    """
+
+    def __init__(self, folder: str, places: list[list[Any]] | None) -> None:
+        from diffs.captured import read_tensors  # needs safetensors, which only runs with pins do
+        from diffs.trace import open_trace
+
+        self.trace = open_trace(folder)
+        self.tensors: Mapping[Any, Any] = read_tensors(folder)
+        self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
+
+    @classmethod
+    def of(cls, asked: dict[str, Any] | None) -> Mapping[Address, Any]:
+        """The pins that a request asks for, none by default."""
+        return cls(asked["trace"], asked["places"]) if asked else {}
+
+    def __contains__(self, asked: object) -> bool:
+        address: Address = asked  # type: ignore[assignment]
+        if self.places is not None:
+            first = self.places.get((address.moment, address.kind))
+            if first is None or address.update < first:
+                return False
+        return address in self.tensors or self._scalar(address) is not None
+
+    def __getitem__(self, address: Address) -> Any:
+        return self.tensors[address] if address in self.tensors else self._scalar(address)
+
+    def _scalar(self, address: Address) -> Any:
+        row = self.trace.row(address)
+        return None if row is None else row.content
+
+    def __iter__(self) -> Iterator[Address]:
+        yield from self.tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors)
