@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "resume_from": None,
     "cut": None,
+    "watch": False,
     "rank": 0,
     "ranks": 1,
 }

@@ -97,6 +97,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     from oracle.job import Interrupted
     from oracle.recorder.probes import Recorder
     from oracle.recorder.trace import TraceError, TraceWriter
+    from oracle.resume.interruption import Interruption
     from oracle.trainers import stated_remedies
     from reference_loop import randomness
 
@@ -104,6 +105,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     wanted, budget = capture(spec["capture"]), spec["budget_bytes"]
     writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
     recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
+    interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]))
     error: BaseException | None = None
     interrupted = False
     loaded, remedies = time.time(), {}
@@ -111,14 +113,18 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         job, trainer = prepare(spec, recorder)
         loaded, remedies = time.time(), stated_remedies(trainer)
         with recorder:
+            if spec["cut"] is not None or spec["watch"]:
+                interruption.begin()
             trainer.train(job)
             recorder.finish()
     except Interrupted:
         interrupted = True
     except BaseException as raised:  # SystemExit and KeyboardInterrupt too: how a trainer ends is a result
         error = raised
+    interruption.end()
     facts = {
         "interrupted": interrupted,
+        "saves": interruption.saves.plain(),
         "updates": recorder.updates,
         "batches": recorder.batches,
         "versions": versions(),
@@ -147,7 +153,7 @@ def prepare(spec: dict[str, Any], recorder: Any) -> tuple[Any, Any]:
     Raises:
         TaskError, TrainerError, RecipeError, SemanticsError: one of them cannot be loaded.
     """
-    from oracle.job import Interrupted, Job
+    from oracle.job import Job
     from oracle.tasks import load_task
     from oracle.trainers import load_trainer
     from reference_loop.recipe import from_dict
@@ -164,13 +170,6 @@ def prepare(spec: dict[str, Any], recorder: Any) -> tuple[Any, Any]:
         ranks=spec["ranks"],
         recorder=recorder,
     )
-    if spec["cut"] is not None:
-
-        def stop(updates: int) -> None:
-            if updates == spec["cut"]:
-                raise Interrupted
-
-        recorder.on_update = stop
     return job, load_trainer(spec["trainer"], spec["arguments"])
 
 

@@ -20,6 +20,8 @@ WORKER_SIDE = (
     "oracle/adapters",
     "oracle/job.py",
     "oracle/recorder",
+    "oracle/resume/interruption.py",
+    "oracle/resume/saves.py",
     "oracle/worker.py",
     "reference_loop",
 )

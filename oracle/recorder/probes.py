@@ -48,7 +48,9 @@ class Recorder:
 
     updates: optimizer steps attempted so far; those that the scaler skipped count.
     batches: loss computations so far.
-    on_update: called at the end of each optimizer step with `updates`; what it raises ends the trainer.
+    on_update: called at the end of each optimizer step with `updates`; what it raises ends the trainer, as it does of
+        the other two. on_micro: called before a micro-batch begins, and when the run is over. on_backward: after each
+        backward.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Recorder:
         self._wanted = {place for place in places if kinds is None or place in kinds or place[1] in kinds}
         self.updates = self.batches = 0
         self.on_update: Callable[[int], None] | None = None
+        self.on_micro: Callable[[], None] | None = None
+        self.on_backward: Callable[[], None] | None = None
         self._patches = Patches()
         self._models = Models()
         self._optimizers: list[Optimizer] = []
@@ -83,6 +87,11 @@ class Recorder:
         self._knows_scaler = False
         self._scheduler: Any = None
         self._ema: nn.Module | Mapping[str, Tensor] | None = None
+
+    @property
+    def micros(self) -> int:
+        """Micro-batches begun since the last update."""
+        return self._micro + 1
 
     # Installing
 
@@ -191,6 +200,8 @@ class Recorder:
 
     def finish(self) -> None:
         """Close the run: the rate that a next update would have had, and what the run came to."""
+        if self.on_micro is not None:
+            self.on_micro()
         self._close_update()
         if self._optimizers:
             optimized = {name for optimizer in self._optimizers for name in optimizer.seen}
@@ -230,6 +241,8 @@ class Recorder:
 
     def _open_micro(self, seen: bool = True) -> None:
         """Begin a micro-batch. seen: its forward is about to run; otherwise it ran already, where no hook sees it."""
+        if self.on_micro is not None:
+            self.on_micro()
         self._close_update()
         self._begin()
         self._micro += 1
@@ -269,6 +282,8 @@ class Recorder:
         at = (self.updates, self._micro, "backward")
         self._record(*at, "objective", _objectives(args[0] if args else kwargs["tensors"]))
         self._record(*at, "gradient", self._gradients())
+        if self.on_backward is not None:
+            self.on_backward()
         return None
 
     def _clip(self, argument: str, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

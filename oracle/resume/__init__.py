@@ -1,0 +1,1 @@
+"""A run that is interrupted and resumed, held against the same run without the interruption."""
