@@ -88,9 +88,9 @@ class Runs:
         run.wait(self.timeout)
         return run.folder
 
-    def otherwise(self, name: str, arguments: dict[str, Any]) -> tuple[Path, Ending]:
-        """Run the trainer constructed with these arguments; returns the trace's folder, and how it ended."""
-        run = self._start(name, {"arguments": arguments})
+    def otherwise(self, name: str, more: dict[str, Any]) -> tuple[Path, Ending]:
+        """Run once more with a spec that differs by `more`; returns the trace's folder, and how it ended."""
+        run = self._start(name, more)
         return run.folder, run.wait(self.timeout)
 
 
@@ -120,9 +120,9 @@ class WarmRuns:
         self._ask(("again", {"capture": {"moments": moments}, "budget_bytes": 1 << 40}))
         return self.folder / "again"
 
-    def otherwise(self, name: str, arguments: dict[str, Any]) -> tuple[Path, Ending]:
-        """Run the trainer constructed with these arguments; returns the trace's folder, and how it ended."""
-        (ending,) = self._ask((name, {"arguments": arguments}))
+    def otherwise(self, name: str, more: dict[str, Any]) -> tuple[Path, Ending]:
+        """Run once more with a spec that differs by `more`; returns the trace's folder, and how it ended."""
+        (ending,) = self._ask((name, more))
         return self.folder / name, ending
 
 

@@ -25,6 +25,7 @@ from oracle.explain.noise import measure
 from oracle.explain.standing import rules
 from oracle.explain.weights import uneven_weights
 from oracle.findings import Findings
+from oracle.impact import ImpactUnknown, impact
 from oracle.remedy import prescribed
 from oracle.replays import Reading, ReplayFailed, Replays, Server
 from oracle.result import Cause, FirstDivergence, Latent, Result, Unexplained
@@ -40,6 +41,7 @@ class Request:
     task, trainer: a name, or a file (`path.py`, `path.py:Class`).
     requirements, python, allow_torch: the candidate's environment.
     policy: which verdicts pass. strict: a difference in witnesses alone fails too.
+    seeds: over how many seeds of the reference the impact is measured; 0 for no impact.
     timeout: seconds that each of the candidate's runs may take; None for no limit.
     folder: where runs and traces stay; None for a folder that goes away.
     rerun: the command that repeats this.
@@ -53,6 +55,7 @@ class Request:
     allow_torch: bool = False
     policy: Policy = field(default_factory=lambda: Policy.parse("noise"))
     strict: bool = False
+    seeds: int = 0
     timeout: float | None = None
     threads: int = 1
     device: str = "cpu"
@@ -76,6 +79,8 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
         result = case.judge()
         if case.found is not None:
             result = replace(result, causes=prescribed(result.causes, case.found, case.findings, progress))
+        if request.seeds:
+            result = case.with_impact(result)
         seconds = {**case.seconds, "total": time.monotonic() - started}
     return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
 
@@ -195,6 +200,14 @@ class Case:
             latent=tuple(findings.latent(found, candidate.trace)),
             notes=tuple(filter(None, [uneven_weights(case.replays, case.reading, case.reference)])),
         )
+
+    def with_impact(self, result: Result) -> Result:
+        """The result with how much the difference matters, or with a note why that cannot be measured."""
+        try:
+            found = impact(self.findings, self.request.seeds, self.progress)
+        except ImpactUnknown as reason:
+            return replace(result, notes=(*result.notes, f"impact is not known: {reason}"))
+        return replace(result, impact=found)
 
     def explanation(self) -> Explanation:
         """How the candidate is to be read; of a run without an end, only how it stands."""

@@ -275,6 +275,8 @@ def plan(
 @click.option("--allow-torch", is_flag=True, help="Let --with replace torch.")
 @click.option("--policy", default="noise", metavar="P", help="What passes: noise, exact or ulp:N.  [default: noise]")
 @click.option("--strict", is_flag=True, help="Fail on differences in witness values alone, too.")
+@click.option("--impact", is_flag=True, help="Say how far metrics and parameters drift, against the spread over seeds.")
+@click.option("--seeds", default=5, type=click.IntRange(min=5), metavar="N", help="Seeds of --impact.  [default: 5]")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds a run may take.")
 @click.option("--threads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of torch.  [default: 1]")
 @click.option("--device", default="cpu", metavar="D", help="Where both train.  [default: cpu]")
@@ -286,7 +288,7 @@ def plan(
 def check(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
     seed: int | None, requirements: tuple[str, ...], python: str | None, allow_torch: bool, policy: str, strict: bool,
-    timeout: float | None, threads: int, device: str, keep: str | None, **files: str | None,
+    impact: bool, seeds: int, timeout: float | None, threads: int, device: str, keep: str | None, **files: str | None,
 ) -> int:  # fmt: skip
     """Train TASK by the reference loop and by a trainer; say where they first differ, and why.
 
@@ -320,6 +322,7 @@ def check(
         allow_torch=allow_torch,
         policy=passing,
         strict=strict,
+        seeds=seeds if impact else 0,
         timeout=timeout,
         threads=threads,
         device=device,

@@ -84,7 +84,7 @@ def _doubt(arguments: dict[str, Any], cause: Found, found: Explanation, case: Fi
     if gap is not None and _order(gap) <= _order(cause.at.address):
         return "an unexplained difference comes first, so nothing can be proven"
     try:
-        folder, ending = case.runs.otherwise(f"remedy-{cause.knob}", arguments)
+        folder, ending = case.runs.otherwise(f"remedy-{cause.knob}", {"arguments": arguments})
     except CandidateUsage as refused:
         return str(refused)
     trace = opened_trace(folder)

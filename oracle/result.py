@@ -190,12 +190,56 @@ class Accepted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricDrift:
+    """Where the candidate's metric falls at the end, among the reference's over several seeds.
+
+    reference, candidate: with the recipe's own seed. values: the reference's for each seed; mean, sd: theirs (sd of a
+    sample). inside: whether the candidate lies between the least and the greatest of them.
+    """
+
+    name: str
+    reference: float
+    candidate: float
+    values: tuple[float, ...]
+    mean: float
+    sd: float
+    inside: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterDrift:
+    """How far apart parameters end, as the 2-norm of the difference of all of them together.
+
+    distance: the candidate from the reference of its own seed. moved: that reference from its start.
+    seeds: references of the other seeds, which start elsewhere too, from it.
+    """
+
+    distance: float
+    moved: float
+    seeds: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impact:
+    """How far the candidate drifts from the reference by the end, against the spread over seeds.
+
+    seeds: those of the reference, the recipe's own first. updates: how long the candidate trained.
+    """
+
+    seeds: tuple[int, ...]
+    updates: int
+    metrics: tuple[MetricDrift, ...]
+    parameters: ParameterDrift
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What one command found.
 
     reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
     reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
-    notes: sentences worth knowing whatever the verdict. rerun: the command that gives this result again.
+    impact: None if it was not asked for. notes: sentences worth knowing whatever the verdict.
+    rerun: the command that gives this result again.
     """
 
     command: str
@@ -216,6 +260,7 @@ class Result:
     latent: tuple[Latent, ...] = ()
     one_sided: tuple[OneSided, ...] = ()
     accepted: tuple[Accepted, ...] = ()
+    impact: Impact | None = None
     notes: tuple[str, ...] = ()
     replays: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -10,7 +10,17 @@ from typing import Any
 from oracle.report import phrases
 from oracle.report.phrases import Count
 from oracle.report.sentences import sentence
-from oracle.result import CandidateOutcome, Cause, FirstDivergence, OneSided, Result, Site, Unexplained
+from oracle.result import (
+    CandidateOutcome,
+    Cause,
+    FirstDivergence,
+    MetricDrift,
+    OneSided,
+    ParameterDrift,
+    Result,
+    Site,
+    Unexplained,
+)
 
 # Longer lists are cut; the JSON has all.
 SHOWN = 5
@@ -42,6 +52,7 @@ def outline(result: Result) -> Outline:
         *_causes(result),
         *((_unexplained(item),) for item in result.unexplained),
         tuple(_ending(result)),
+        tuple(_impact(result)),
         tuple(_aside(result)),
     )
     return Outline(headline(result), tuple(_facts(result)), tuple(filter(None, groups)), result.rerun)
@@ -170,6 +181,37 @@ def _unexplained(item: Unexplained) -> Paragraph:
         f"Ruled out by replay: {ruled_out}." if ruled_out else "No knob acts there.",
     )
     return Paragraph("Unexplained", f"{phrases.place(item.site)}.", tuple(filter(None, clauses)))
+
+
+def _impact(result: Result) -> Iterator[Paragraph]:
+    """How far the candidate drifts, a line for each metric and one for the parameters."""
+    if result.impact is None:
+        return
+    impact, seeds = result.impact, Count(len(result.impact.seeds))
+    text = f"after {Count(impact.updates):update}, against the reference with {seeds:seed}."
+    yield Paragraph("Impact", text, (*map(_metric_drift, impact.metrics), _parameter_drift(impact.parameters)))
+
+
+def _metric_drift(drift: MetricDrift) -> str:
+    reference, candidate, mean, sd = map(phrases.rounded, (drift.reference, drift.candidate, drift.mean, drift.sd))
+    least, most = phrases.rounded(min(drift.values)), phrases.rounded(max(drift.values))
+    count = len(drift.values)
+    words = [f"The candidate is {'inside' if drift.inside else 'outside'} their range"]
+    if drift.sd > 0:
+        words.append(f"{abs(drift.candidate - drift.mean) / drift.sd:.2g} sd from their mean")
+    if not drift.inside:
+        words.append(f"where one more seed would be in 2 of {count + 1} cases")
+    spread = f"{Count(count):seed}: mean {mean}, sd {sd}, from {least} to {most}"
+    return f"metric {drift.name}: reference {reference}, candidate {candidate}; {spread}. {', '.join(words)}."
+
+
+def _parameter_drift(drift: ParameterDrift) -> str:
+    distance, moved = phrases.rounded(drift.distance), phrases.rounded(drift.moved)
+    least, most = phrases.rounded(min(drift.seeds)), phrases.rounded(max(drift.seeds))
+    return (
+        f"parameters: the candidate ends {distance} from the reference, which moved {moved} from its start; references "
+        f"of other seeds, which start elsewhere, end {least} to {most} from it."
+    )
 
 
 def _ending(result: Result) -> Iterator[Paragraph]:

@@ -106,6 +106,11 @@ def value(value: Any, dtype: str | None = None) -> str:
     return _shortest(value, dtype) if isinstance(value, float) else _one(value)
 
 
+def rounded(value: float) -> str:
+    """A measured number to six digits."""
+    return _shortest(float(f"{value:.6g}"), None)
+
+
 def printable(text: str) -> str:
     """Somebody else's text without what would colour or move a terminal's cursor; other control characters as "?"."""
     return _CONTROL.sub("?", _ESCAPE.sub("", text.expandtabs()))

@@ -14,8 +14,11 @@ from oracle.result import (
     Cause,
     Compared,
     FirstDivergence,
+    Impact,
     Latent,
+    MetricDrift,
     OneSided,
+    ParameterDrift,
     Result,
     SelfCheck,
     Site,
@@ -193,6 +196,34 @@ _SAMPLES = {
         accepted=(
             Accepted(cause="optimizer.kernel", reason="fused kernel wanted", until="2027-06-30"),
             Accepted(cause="data.order", reason="the old order", until="2025-01-31", expired=True),
+        ),
+    ),
+    "impact": replace(
+        _DIVERGED,
+        impact=Impact(
+            seeds=(0, 1, 2, 3, 4),
+            updates=4,
+            metrics=(
+                MetricDrift(
+                    name="loss",
+                    reference=1.3770609411189436,
+                    candidate=1.5804582975383787,
+                    values=(1.3770609411189436, 1.1758693444093808, 1.4967364114014912, 0.875438446380629, 0.99477116),
+                    mean=1.1839752608931027,
+                    sd=0.2579537169362131,
+                    inside=False,
+                ),
+                MetricDrift(
+                    name="accuracy",
+                    reference=1.0,
+                    candidate=1.0,
+                    values=(1.0, 1.0, 1.0, 1.0, 1.0),
+                    mean=1.0,
+                    sd=0.0,
+                    inside=True,
+                ),
+            ),
+            parameters=ParameterDrift(distance=0.35386410602798546, moved=0.7704, seeds=(2.78, 3.02, 2.65, 2.77)),
         ),
     ),
     "unexplained": replace(
