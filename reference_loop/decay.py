@@ -40,6 +40,11 @@ def _no_bias_norm(name: str, parameter: torch.Tensor, owners: list[nn.Module]) -
     return not name.endswith("bias") and not any(isinstance(owner, NORMS) for owner in owners)
 
 
+def _no_bias_layer_norm(name: str, parameter: torch.Tensor, owners: list[nn.Module]) -> bool:
+    """As `Trainer.get_decay_parameter_names` of transformers 4.46 decides: by type alone, but for the word bias."""
+    return "bias" not in name and not any(isinstance(owner, nn.LayerNorm) for owner in owners)
+
+
 def _names(name: str, parameter: torch.Tensor, owners: list[nn.Module]) -> bool:
     """As `Trainer.get_decay_parameter_names` decides: by name, and torch's LayerNorm by its type."""
     layer_norm = any(isinstance(owner, nn.LayerNorm) for owner in owners)
@@ -50,6 +55,7 @@ RULES: dict[str, Rule] = {
     "all": lambda name, parameter, owners: True,
     "no_bias": _no_bias,
     "no_bias_norm": _no_bias_norm,
+    "no_bias_layer_norm": _no_bias_layer_norm,
     "names": _names,
     "matrices": lambda name, parameter, owners: parameter.ndim >= 2,
 }

@@ -429,9 +429,12 @@ class Log(Operation):
     update: int
     loss: str
     accumulation: int
+    decimals: int | None = None
 
     def do(self, state: State) -> Iterator[Observation]:
-        yield Address(self.update, -1, "log", "metric", "loss"), self._value(state)
+        value = self._value(state)
+        shown = value if self.decimals is None else round(value, self.decimals)
+        yield Address(self.update, -1, "log", "metric", "loss"), shown
 
     def _value(self, state: State) -> float:
         values = [float(loss) for loss, _, _ in state.losses]

@@ -39,6 +39,9 @@ from reference_loop.operations import (
 from reference_loop.recipe import Recipe
 from reference_loop.semantics import Semantics
 
+DECIMALS: dict[str, int | None] = {"all": None, "four_decimals": 4}
+"""How many decimals a reported loss keeps, by the values of `log.digits`."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -55,7 +58,7 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
 
     resume: where a checkpoint was written; the plan then goes on from there, with what `resume.missing` leaves.
     """
-    count = batches_per_epoch(recipe, s, samples)
+    count = batches_trained(recipe, s, samples)
     total, last = planned_updates(recipe, s, samples), _last_update(recipe, s, samples)
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
@@ -66,16 +69,16 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     for window in windows(recipe, s, samples, at):
         if update >= last:
             break
-        divisor = _divisor(recipe, s, window)
         for position, (epoch, index) in enumerate(window.batches):
             if update >= last:  # a window of many updates
                 break
+            divisor = _divisor(recipe, s, window, position, count)
             if trained:  # before the run was interrupted
                 trained -= 1
                 continue
             if index == 0 and s.model.mode == "train":
                 yield TrainMode(epoch)
-            for batch in _needed(s, window, position, count):
+            for batch in _needed(s, window, position, count, divisor.batches):
                 if batch > fetched:
                     yield Fetch(*batch, order=s.data.order, draws=s.rng.loader_draws)
                     fetched = batch
@@ -132,7 +135,7 @@ def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]
     if recipe.evaluate and (update + 1) % recipe.evaluate.every == 0:
         yield Evaluate(update, s.evaluate.mode, s.evaluate.rng, s.evaluate.gradients, s.metric.aggregate)
     if recipe.log and (update + 1) % recipe.log.every == 0:
-        yield Log(update, s.log.loss, recipe.accumulation)
+        yield Log(update, s.log.loss, recipe.accumulation, DECIMALS[s.log.digits])
     yield NextRate(update)
     if recipe.checkpoint and (update + 1) % recipe.checkpoint.every == 0:
         yield Checkpoint(update)
@@ -140,7 +143,7 @@ def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]
 
 def windows(recipe: Recipe, s: Semantics, samples: int, at: Cursor | None = None) -> Iterator[Window]:
     """The accumulation windows of a run: endless if the recipe counts updates, else as many as its epochs hold."""
-    count, tail = batches_per_epoch(recipe, s, samples), s.accumulation.tail
+    count, tail = batches_trained(recipe, s, samples), s.accumulation.tail
     at = at or Cursor(0, 0, 0)
     held = tuple(_before(at, count, back) for back in range(at.micro, 0, -1))
     for epoch in itertools.count(at.epoch) if recipe.epochs is None else range(at.epoch, recipe.epochs):
@@ -170,6 +173,14 @@ def batches_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
     return whole + (rest > 0 and s.data.tail == "keep")
 
 
+def batches_trained(recipe: Recipe, s: Semantics, samples: int) -> int:
+    """Micro-batches of one epoch that are trained, as `accumulation.tail_count` counts the last window's."""
+    count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
+    if s.accumulation.tail_count == "batches":
+        return count
+    return count - count % k + min(count % k, samples % k or k)
+
+
 def planned_updates(recipe: Recipe, s: Semantics, samples: int) -> int:
     """The total number of updates that the schedule is told, as `schedule.horizon` counts it."""
     count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
@@ -197,7 +208,7 @@ def _resumed(saved: Cursor, count: int, missing: frozenset[str]) -> Cursor:
 
 def can_step(recipe: Recipe, s: Semantics, samples: int) -> bool:
     """Whether the run has any update: an epoch shorter than a window has none if its tail is dropped or leaks."""
-    count = batches_per_epoch(recipe, s, samples)
+    count = batches_trained(recipe, s, samples)
     short = count < recipe.accumulation and s.accumulation.tail in ("drop", "leak")
     return count > 0 and not (short and s.accumulation.cadence == "window")
 
@@ -209,8 +220,11 @@ def _last_update(recipe: Recipe, s: Semantics, samples: int) -> float:
     return planned_updates(recipe, s, samples) if s.schedule.stop == "horizon" else math.inf
 
 
-def _divisor(recipe: Recipe, s: Semantics, window: Window) -> Divisor:
-    """What the window's gradient is divided by, as far as numbers alone can tell."""
+def _divisor(recipe: Recipe, s: Semantics, window: Window, position: int, count: int) -> Divisor:
+    """What the window's micro-batch at `position` is divided by, as far as numbers alone can tell.
+
+    count: micro-batches of an epoch.
+    """
     actual = s.accumulation.tail_divisor == "actual" and window.steps
     micros = len(window.batches) if actual else recipe.accumulation
     divide: str = s.accumulation.divide
@@ -221,16 +235,30 @@ def _divisor(recipe: Recipe, s: Semantics, window: Window) -> Divisor:
         normalise=s.accumulation.normalise,
         micros=micros,
         units=s.accumulation.units if by_units else "task",
-        batches=window.batches,
+        batches=_counted(recipe, s, window, position, count) if by_units else window.batches,
         divide=divide,
     )
 
 
-def _needed(s: Semantics, window: Window, position: int, count: int) -> tuple[tuple[int, int], ...]:
-    """The batches that must have been fetched before the window's micro-batch at `position` is trained."""
-    epoch, index = window.batches[position]
-    if s.accumulation.normalise.startswith("unit"):  # the divisor needs every batch of the window
+def _counted(recipe: Recipe, s: Semantics, window: Window, position: int, count: int) -> tuple[tuple[int, int], ...]:
+    """The micro-batches whose units divide the one at `position`: its window's, or those of its chunk of the epoch."""
+    if s.accumulation.counted == "window":
         return window.batches
+    (epoch, index), k = window.batches[position], recipe.accumulation
+    first = index - index % k
+    return tuple((epoch, at) for at in range(first, min(first + k, count)))
+
+
+def _needed(
+    s: Semantics, window: Window, position: int, count: int, counted: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...]:
+    """The batches that must have been fetched before the window's micro-batch at `position` is trained.
+
+    counted: those whose units divide it.
+    """
+    epoch, index = window.batches[position]
+    if s.accumulation.normalise.startswith("unit"):  # the divisor needs every batch that it counts
+        return counted
     if s.data.lookahead == "window":
         return tuple(batch for batch in window.batches if batch[0] == epoch)
     if s.data.lookahead == "one" and index + 1 < count:

@@ -128,6 +128,24 @@ class Accumulation:
             ),
         }
     )
+    tail_count: Literal["batches", "samples"] = _knob(
+        {
+            "batches": ("An epoch's last window holds the micro-batches that are left.", f"{_HF}/pull/37923"),
+            "samples": (
+                "An epoch's last window holds as many micro-batches as samples are left over; the rest is not trained.",
+                f"{_HF}/issues/37777",
+            ),
+        }
+    )
+    counted: Literal["window", "chunk"] = _knob(
+        {
+            "window": ("Units are counted over the micro-batches that form the update.", f"{_HF}/pull/34191"),
+            "chunk": (
+                "Units are counted over chunks of each epoch, although the windows cross from one into the next.",
+                f"{_HF}/blob/v4.46.3/src/transformers/trainer.py",
+            ),
+        }
+    )
     cadence: Literal["window", "micro"] = _knob(
         {
             "window": ("One update a window.", _TORCH_AMP),
@@ -245,7 +263,7 @@ class Optimizer:
             "coupled": ("Weight decay is added to the gradient.", "https://arxiv.org/abs/1711.05101"),
         }
     )
-    decay_set: Literal["all", "no_bias", "no_bias_norm", "names", "matrices"] = _knob(
+    decay_set: Literal["all", "no_bias", "no_bias_norm", "no_bias_layer_norm", "names", "matrices"] = _knob(
         {
             "all": ("Every parameter decays.", _TORCH_OPTIM),
             "no_bias": (
@@ -254,7 +272,11 @@ class Optimizer:
             ),
             "no_bias_norm": (
                 "Biases and the parameters of torch's norm modules do not decay.",
-                f"{_HF}/blob/v4.46.3/src/transformers/trainer.py",
+                "https://github.com/pytorch/vision/blob/main/references/classification/utils.py",
+            ),
+            "no_bias_layer_norm": (
+                "Parameters with bias in their name and those of torch's LayerNorm do not decay.",
+                f"{_HF}/pull/35927",
             ),
             "names": (
                 "Parameters whose names look like a bias or a norm do not decay.",
@@ -419,6 +441,16 @@ class Log:
                 f"{_LIGHTNING}/issues/13243",
             ),
         }
+    )
+    digits: Literal["all", "four_decimals"] = _knob(
+        {
+            "all": ("The loss is reported as it was computed.", _TORCH_AMP),
+            "four_decimals": (
+                "The loss is rounded to four decimals before it is reported.",
+                f"{_HF}/pull/42104",
+            ),
+        },
+        effect="style",
     )
 
 

@@ -66,6 +66,19 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "makes no update of an epoch's incomplete last window, and adds its gradient to the next full window",
         ),
     },
+    "accumulation.tail_count": {
+        "batches": ("trains all micro-batches that are left for an epoch's last window",),
+        "samples": (
+            "trains in an epoch's last window as many micro-batches as samples are left over, and never those behind",
+        ),
+    },
+    "accumulation.counted": {
+        "window": ("counts units over the micro-batches that form the update",),
+        "chunk": (
+            "counts units over {configured:micro-batch} from each epoch's first on, although its windows cross epochs",
+            "counts units over chunks of the epoch, although its windows cross epochs",
+        ),
+    },
     "accumulation.cadence": {
         "window": ("makes one update for each window",),
         "micro": ("makes an update at each micro-batch, not once for each window",),
@@ -129,6 +142,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "all": ("decays every parameter",),
         "no_bias": ("does not decay biases",),
         "no_bias_norm": ("does not decay biases, nor the parameters of norm modules",),
+        "no_bias_layer_norm": ("does not decay parameters called bias, nor those of LayerNorm modules",),
         "names": ("does not decay parameters that are named like a bias or a norm",),
         "matrices": ("decays only parameters of two or more dimensions",),
     },
@@ -205,6 +219,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "logs a loss divided by {configured} once too often",
             "logs a loss divided by the number of micro-batches once too often",
         ),
+    },
+    "log.digits": {
+        "all": ("logs the loss as it was computed",),
+        "four_decimals": ("logs the loss rounded to four decimals",),
     },
     "metric.aggregate": {
         "sample_mean": ("averages metrics over samples",),

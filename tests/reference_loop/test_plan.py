@@ -32,13 +32,18 @@ def operations(recipe=RICH, samples=SAMPLES, **changes):
 def test_every_value_of_every_knob_changes_the_plan(knob, value):
     s = Semantics.of(RICH)
     others = [v for v in KNOBS[knob].values if v != value]
-    base = s if knob != "accumulation.units" else s.with_("accumulation.normalise", "unit_mean")
-    recipe = RICH
+    by_units = knob in ("accumulation.units", "accumulation.counted")
+    base = s.with_("accumulation.normalise", "unit_mean") if by_units else s
+    recipe, samples = RICH, SAMPLES
+    if knob == "accumulation.counted":
+        base = base.with_("accumulation.tail", "carry")
+    if knob == "accumulation.tail_count":  # two batches are left of an epoch, and one sample
+        recipe, samples = from_dict({**_plain(RICH), "accumulation": 3}), 10
     if knob in ("accumulation.divide", "schedule.stop"):  # a reciprocal of 4 is exact; carrying makes fewer updates
         recipe = from_dict({**_plain(RICH), "accumulation": 3})
         base = base.with_("schedule.horizon", "floor")
     resume = Cursor(1, 0, 4) if knob == "resume.missing" else None
-    plans = [list(plan(recipe, base.with_(knob, v), SAMPLES, resume)) for v in (value, *others)]
+    plans = [list(plan(recipe, base.with_(knob, v), samples, resume)) for v in (value, *others)]
     assert all(plans[0] != other for other in plans[1:])
 
 
@@ -159,3 +164,26 @@ def test_a_recipe_that_counts_updates_runs_as_many_epochs_as_it_needs():
 def test_what_the_recipe_does_not_state_is_not_planned():
     recipe = from_dict({"epochs": 1, "batch_size": 2})
     assert not [op for op in plan(recipe, Semantics.of(recipe), 10) if isinstance(op, (Evaluate, Log))]
+
+
+@pytest.mark.parametrize(
+    ("samples", "accumulation", "indices"),
+    [
+        (10, 3, [0, 1, 2, 3]),  # 5 batches, 2 left over; 1 sample left over
+        (12, 4, [0, 1, 2, 3, 4, 5]),  # no sample left over counts as a whole window
+        (9, 4, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_last_window_counted_in_samples_leaves_batches_behind_untrained(samples, accumulation, indices):
+    recipe = from_dict({"batch_size": 2, "accumulation": accumulation})
+    s = Semantics.of(recipe).with_("accumulation.tail_count", "samples")
+    assert [op.index for op in plan(recipe, s, samples) if isinstance(op, Forward)] == indices
+
+
+def test_units_counted_by_chunk_divide_micro_batches_of_one_window_otherwise():
+    recipe = from_dict({"epochs": 2, "batch_size": 2, "accumulation": 4})
+    s = Semantics.of(recipe).with_("accumulation.normalise", "unit_mean").with_("accumulation.tail", "carry")
+    s = s.with_("accumulation.counted", "chunk")
+    second = [op.divisor.batches for op in plan(recipe, s, 10) if isinstance(op, Backward) and op.update == 1]
+    chunk = tuple((1, index) for index in range(4))
+    assert second == [((0, 4),), chunk, chunk, chunk]
