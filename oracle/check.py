@@ -16,7 +16,7 @@ import torch
 
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
-from oracle import environment, findings, guard, processes, recipes, tasks, trainers
+from oracle import environment, findings, guard, pardon, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OracleError, OutputError
 from oracle.explain.engine import Explainer, Explanation
@@ -236,12 +236,12 @@ class Case:
         **more: Any,
     ) -> Result:
         request, case = self.request, self.findings
-        accepted = tuple(findings.accepted(request.recipe, causes))
-        pardoned = {entry.cause for entry in accepted if not entry.expired}
-        semantic = {cause.knob for cause in causes if cause.effect == "semantic"}
+        accepted = tuple(pardon.accepted(request.recipe, causes))
         worst = case.worst_ulp() if request.policy.name == "ulp" and first is not None else None
         passed = passes(verdict, request.policy, worst) or (
-            verdict == "diverged" and bool(semantic) and semantic <= pardoned and not unexplained
+            self.found is not None
+            and case.candidate.ended
+            and pardon.pardons(accepted, causes, self.found, request.policy)
         )
         outcome = case.candidate.ending.outcome or {}
         return Result(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
 from oracle.explain.standing import rules
 from oracle.replays import Reading, Replay, Replays
-from oracle.result import Accepted, At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
+from oracle.result import At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
 from reference_loop.moments import MOMENTS, Address, causal_key
-from reference_loop.recipe import Recipe
 from reference_loop.semantics import KNOBS
 
 
@@ -170,12 +168,3 @@ def one_sided(comparison: Comparison | None) -> Iterator[OneSided]:
             known[1] += group.rows
     for (side, moment, kind), (name, rows) in places.items():
         yield OneSided(side=side, moment=moment, kind=kind, name=name, addresses=rows)
-
-
-def accepted(recipe: Recipe, causes: tuple[Cause, ...]) -> Iterator[Accepted]:
-    """The recipe's accepted differences that were found."""
-    today = datetime.date.today().isoformat()
-    found = {cause.knob for cause in causes}
-    for entry in recipe.accept:
-        if entry.cause in found:
-            yield Accepted(cause=entry.cause, reason=entry.reason, until=entry.until, expired=entry.until < today)
