@@ -19,8 +19,9 @@ from diffs.verdict import Policy, Verdict, passes
 from oracle import environment, findings, guard, pardon, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OracleError, OutputError
-from oracle.explain.engine import Explainer, Explanation
+from oracle.explain.engine import Explainer
 from oracle.explain.evidence import described
+from oracle.explain.explanation import Explanation
 from oracle.explain.noise import measure
 from oracle.explain.standing import rules
 from oracle.explain.weights import uneven_weights
@@ -41,6 +42,7 @@ class Request:
     task, trainer: a name, or a file (`path.py`, `path.py:Class`).
     requirements, python, allow_torch: the candidate's environment.
     policy: which verdicts pass. strict: a difference in witnesses alone fails too.
+    watch: note the files that the candidate writes.
     seeds: over how many seeds of the reference the impact is measured; 0 for no impact.
     timeout: seconds that each of the candidate's runs may take; None for no limit.
     folder: where runs and traces stay; None for a folder that goes away.
@@ -56,6 +58,7 @@ class Request:
     policy: Policy = field(default_factory=lambda: Policy.parse("noise"))
     strict: bool = False
     seeds: int = 0
+    watch: bool = False
     timeout: float | None = None
     threads: int = 1
     device: str = "cpu"
@@ -222,7 +225,7 @@ class Case:
         )
         if candidate.ended:
             return explainer.explain(case.reading, case.reference)
-        return Explanation(reading=case.reading, replay=case.reference, standing=explainer.stand(case.reference))
+        return explainer.begin(case.reading, case.reference)
 
     def _result(
         self,
@@ -288,6 +291,7 @@ def _spec(request: Request, semantics: Semantics, digest: str) -> dict[str, Any]
         "digest": digest,
         "threads": request.threads,
         "device": request.device,
+        "watch": request.watch,
     }
 
 

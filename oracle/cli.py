@@ -339,6 +339,77 @@ def check(
     return result.exit_code
 
 
+@cli.command()
+@_recipe
+@click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
+@click.option("--cut", required=True, metavar="CUT", help="N, N.M, N:saved, N:save, N:evaluate, N,M..., or all.")
+@click.option("--death", default="exception", metavar="HOW", help="exception, SIGTERM, SIGINT, SIGKILL, full-disk, "
+              "read-only.  [default: exception]")  # fmt: skip
+@click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
+@click.option("--python", metavar="PATH", help="Run it with the interpreter of another environment.")
+@click.option("--strict", is_flag=True, help="Fail on differences in witness values alone, too.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds a run may take.")
+@click.option("--threads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of torch.  [default: 1]")
+@click.option("--keep", metavar="DIR", help="Keep runs and traces in a new folder.")
+@click.option("--json", metavar="FILE", help="Write the result as JSON; - for the output.")
+@click.option("--junit", metavar="FILE", help="Write it as JUnit XML.")
+@click.option("--html", metavar="FILE", help="Write it as a page.")
+@click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
+def resume(
+    task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
+    seed: int | None, cut: str, death: str, requirements: tuple[str, ...], python: str | None, strict: bool,
+    timeout: float | None, threads: int, keep: str | None, **files: str | None,
+) -> int:  # fmt: skip
+    """Interrupt a trainer, resume it in a fresh process, and compare it with its own uninterrupted run.
+
+    CUT says where: 3, when 3 updates are made; 3.1, and one micro-batch of the next; 3:saved, once what follows
+    update 3 is saved; 3:save, while it is being saved; 3:evaluate, while the model is evaluated; 2,5, interrupted
+    twice; all, at every one of these places, as a map. A recipe without [checkpoint] saves after every update.
+
+    Exit code 0: match. 1: diverged; says which part of the state was not restored. 3: not comparable,
+    nondeterministic, or the trainer failed.
+    """
+    from oracle.progress import shown
+    from oracle.resume import cuts
+    from oracle.tasks import find_task
+    from oracle.trainers import find_trainer
+
+    chains = None if cut == "all" else [cuts.parse(cut, death)]
+    if chains is None:
+        cuts.check_death(death)
+    wanted = {kind: path for kind, path in files.items() if path is not None}
+    for path in wanted.values():
+        _check_writable(path)
+    find_task(task)
+    find_trainer(trainer)
+    recipe = _load_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
+    from diffs.verdict import Policy
+    from oracle.check import Request
+    from oracle.resume.command import resume as run
+
+    request = Request(
+        task=task,
+        trainer=trainer,
+        recipe=recipe,
+        requirements=requirements,
+        python=python,
+        policy=Policy.parse("exact"),
+        strict=strict,
+        timeout=timeout,
+        threads=threads,
+        folder=Path(keep) if keep else None,
+        rerun=shlex.join(["oracle", *click.get_current_context().obj]),
+    )
+    with shown() as progress:
+        result = run(request, chains, progress, death=death)
+    from oracle.report import text
+
+    if "-" not in wanted.values():
+        click.echo(text.render(result), nl=False)
+    _write_reports(result, wanted)
+    return result.exit_code
+
+
 def _check_writable(path: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it is to hold."""
     import tempfile

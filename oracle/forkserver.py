@@ -93,6 +93,7 @@ def serve(requests: list[dict[str, Any]], processes: int) -> list[dict[str, Any]
 def _in_fork(request: dict[str, Any], processes: int) -> int:
     """Carry out one request, within its time; what it prints goes to files beside its outcome."""
     from oracle import reference
+    from oracle.resume import replay
     from oracle.worker import write_atomically
 
     folder = Path(request["folder"])
@@ -103,6 +104,8 @@ def _in_fork(request: dict[str, Any], processes: int) -> int:
         signal.setitimer(signal.ITIMER_REAL, request["timeout"])
     if request["kind"] == "candidate":
         write_atomically(folder / "outcome.json", _candidate(request))
+    elif request["kind"] == "resumption":
+        replay.carry_out(request, told)
     else:
         reference.Reference(request, processes).run(told)
     sys.stdout.flush()

@@ -233,12 +233,33 @@ class Impact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """One interruption of a run, or a chain of them, and what came of the run that was resumed.
+
+    cut: where, as --cut takes it. death: how. saved: updates that the last save before it holds; None if there is none.
+    began, began_micro: updates and micro-batches of the next window that the resumed run starts with; None if it did
+    not start. verdict, reason: as of a result. at: the first divergence. missing: parts that were not restored.
+    """
+
+    cut: str
+    death: str
+    verdict: Verdict
+    saved: int | None = None
+    began: int | None = None
+    began_micro: int = 0
+    at: At | None = None
+    missing: str | None = None
+    status: Literal["confirmed", "suggested"] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What one command found.
 
     reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
     reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
-    impact: None if it was not asked for. notes: sentences worth knowing whatever the verdict.
+    impact: None if it was not asked for. resumptions: what `oracle resume` tried. notes: sentences worth knowing whatever the verdict.
     rerun: the command that gives this result again.
     """
 
@@ -261,6 +282,7 @@ class Result:
     one_sided: tuple[OneSided, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     impact: Impact | None = None
+    resumptions: tuple[Resumption, ...] = ()
     notes: tuple[str, ...] = ()
     replays: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)

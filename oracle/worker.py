@@ -108,7 +108,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]))
     error: BaseException | None = None
     interrupted = False
-    loaded, remedies = time.time(), {}
+    loaded, remedies, before = time.time(), {}, flags(spec["threads"])
     try:
         job, trainer = prepare(spec, recorder)
         loaded, remedies = time.time(), stated_remedies(trainer)
@@ -121,9 +121,11 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         interrupted = True
     except BaseException as raised:  # SystemExit and KeyboardInterrupt too: how a trainer ends is a result
         error = raised
+    struck = interruption.struck
     interruption.end()
     facts = {
         "interrupted": interrupted,
+        "struck": struck,
         "saves": interruption.saves.plain(),
         "updates": recorder.updates,
         "batches": recorder.batches,
@@ -131,8 +133,9 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "remedies": remedies,
         "seconds": {"start": STARTED - spec["started"], "import": loaded - STARTED, "train": time.time() - loaded},
     }
+    seen = {"flags": flags(spec["threads"]), "flags_before": before, "devices": recorder.devices}
     try:
-        writer.close({**{key: spec[key] for key in MANIFEST}, "flags": flags(spec["threads"]), **facts})
+        writer.close({**{key: spec[key] for key in MANIFEST}, **seen, **facts})
     except TraceError as unwritable:
         error = error or unwritable
     ours = (*USAGE_ERRORS, TraceError, NotComparable)
@@ -221,10 +224,15 @@ def flags(threads: int) -> dict[str, Any]:
     """What decides bits and is neither recipe nor version."""
     import torch
 
+    spread = torch.distributed.is_available() and torch.distributed.is_initialized()
     return {
         "threads": torch.get_num_threads(),
         "threads_asked": threads,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "default_dtype": str(torch.get_default_dtype()),
+        "distributed_backend": torch.distributed.get_backend() if spread else None,
+        "matmul_precision": torch.get_float32_matmul_precision(),
         "hash_seed": os.environ.get("PYTHONHASHSEED"),
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oracle.report import phrases
+from oracle.report import phrases, resumptions
 from oracle.report.phrases import Count
 from oracle.report.sentences import sentence
 from oracle.result import (
@@ -53,6 +53,7 @@ def outline(result: Result) -> Outline:
         *((_unexplained(item),) for item in result.unexplained),
         tuple(_ending(result)),
         tuple(_impact(result)),
+        tuple(_interrupted(result)),
         tuple(_aside(result)),
     )
     return Outline(headline(result), tuple(_facts(result)), tuple(filter(None, groups)), result.rerun)
@@ -72,7 +73,7 @@ def headline(result: Result) -> str:
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     """Size and values of the first difference, the last agreement, what was compared."""
     if first := result.first_divergence:
-        runs = ("first run", "second run") if result.verdict == "nondeterministic" else ("reference", "candidate")
+        runs = ("first run", "second run") if result.verdict == "nondeterministic" else _sides(result)
         if not first.missing:
             yield "differs", _size(first)
         for label, side in zip(runs, ("reference", "candidate"), strict=True):
@@ -93,6 +94,10 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "compared", _compared(result)
     if result.verdict == "rounding":
         yield "policy", f"{result.policy}, which {'lets rounding pass' if result.passed else 'refuses rounding'}"
+
+
+def _sides(result: Result) -> tuple[str, str]:
+    return ("uninterrupted", "resumed") if result.command == "resume" else ("reference", "candidate")
 
 
 def _size(first: FirstDivergence) -> str:
@@ -237,6 +242,12 @@ def _ended(outcome: CandidateOutcome | None) -> str:
     }[outcome.status]
     after = f", {Count(outcome.updates):update} made" if outcome.updates is not None else ""
     return f"the candidate {how}{after}"
+
+
+def _interrupted(result: Result) -> Iterator[Paragraph]:
+    """Every interruption, a line each."""
+    if result.resumptions:
+        yield Paragraph("Interrupted", "", quote=resumptions.table(result.resumptions))
 
 
 def _aside(result: Result) -> Iterator[Paragraph]:

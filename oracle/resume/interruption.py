@@ -25,9 +25,9 @@ class Interruption:
 
     cut: None; a number of updates; or a dict of `updates`, `place`, `micro`, `death`, `file`, `byte`.
 
-    `place` is `update`: in the optimizer's post-hook, with `updates` made; `saved`: when the next window opens; `micro`:
-    after `micro` micro-batches of the next window; `evaluate`: at the first forward without gradients after it;
-    `save`: when the file number `file` of what is written there is opened, or has `byte` bytes.
+    `place` is `update`: in the optimizer's post-hook, with `updates` made; `saved`: when the next window opens;
+    `micro`: after `micro` micro-batches of the next window; `evaluate`: at the first forward without gradients after
+    it; `save`: when the file number `file` of what is written there is opened, or has `byte` bytes.
 
     `death` is `exception`, a signal, `full-disk` (from that byte on nothing can be written until the run goes on), or
     `read-only` (from `updates` updates on nothing in the workdir can be changed).

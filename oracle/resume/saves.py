@@ -17,7 +17,9 @@ from typing import Any
 from oracle.recorder.patches import Patches
 
 WRITES = os.O_WRONLY | os.O_RDWR
-CHANGES = {"os.mkdir": 1, "os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.link": 2, "os.symlink": 2}
+CHANGES = {
+    "os.mkdir": 1, "os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.link": 2, "os.symlink": 2,
+}  # fmt: skip
 """Audit events that change a folder, and how many of their first arguments are paths."""
 
 
@@ -79,7 +81,7 @@ class Saves:
         self._patches.undo()
 
     def settle(self) -> list[Written]:
-        """The run goes on: note how large the files have become; returns those that were written since the last time."""
+        """The run goes on: note how large the files have become; returns those written since the last time."""
         written, self._unsettled = self._unsettled, []
         for file in written:
             with suppress(OSError):

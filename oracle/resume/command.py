@@ -1,0 +1,369 @@
+"""`oracle resume` on one page: train to the end; train to a cut, die, resume; compare what both have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from diffs.first import Comparison, compare
+from diffs.trace import Trace, open_trace
+from oracle.check import Case, Progress, Request, opened
+from oracle.explain.engine import Explanation
+from oracle.explain.evidence import described
+from oracle.explain.site import find_site
+from oracle.explain.standing import rules
+from oracle.findings import compared, one_sided
+from oracle.replays import Server
+from oracle.result import At, Cause, Latent, Result, Resumption, Unexplained
+from oracle.resume import runs, tail
+from oracle.resume.cuts import Cut, CutError
+from oracle.resume.parts import Naming, Pair
+from oracle.resume.tail import Point
+from reference_loop.recipe import Checkpoint, Recipe
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one interruption, or of a chain of them.
+
+    comparison: of both sides from where the resumed run began; None if there was nothing to compare. reason: why then.
+    """
+
+    cuts: tuple[Cut, ...]
+    last: runs.Attempt
+    saved: Point | None = None
+    pair: Pair | None = None
+    comparison: Comparison | None = None
+    causes: tuple[Cause, ...] = ()
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """As a result has it."""
+        if self.comparison is None:
+            return "not_comparable"
+        return "match" if self.comparison.first is None else "diverged"
+
+
+def resume(
+    request: Request,
+    chains: Sequence[tuple[Cut, ...]] | None,
+    progress: Progress,
+    server: Server | None = None,
+    death: str = "exception",
+) -> Result:
+    """Interrupt the candidate at each chain of cuts and resume it; hold it against its uninterrupted run.
+
+    chains: None makes every cut that there is, each with `death`.
+    server: as `oracle.check.opened` takes it.
+
+    Raises:
+        OracleError: the task, the trainer or the environment cannot be used as asked.
+    """
+    started = time.monotonic()
+    asked = replace(request, recipe=saving(request.recipe), watch=True)
+    with opened(asked, progress, server) as case:
+        result = Resume(case, progress, death).judge(chains)
+    return replace(result, seconds={"total": round(time.monotonic() - started, 3)})
+
+
+def saving(recipe: Recipe) -> Recipe:
+    """The recipe, with a save after every update if it asks for none."""
+    return recipe if recipe.checkpoint is not None else replace(recipe, checkpoint=Checkpoint(every=1))
+
+
+@dataclass
+class Resume:
+    """An uninterrupted run, and what is held against it."""
+
+    case: Case
+    progress: Progress
+    death: str
+    _folders: int = 0
+    found: list[Found] = field(default_factory=list)
+
+    @cached_property
+    def root(self) -> Path:
+        """Where the runs and traces of the interruptions are."""
+        return self.case.findings.replays.folder.parent / "resume"
+
+    @cached_property
+    def launch(self) -> runs.Launcher:
+        """Starts runs of the candidate."""
+        return runs.Launcher(self.case.findings.runs, self.root / "runs")
+
+    @cached_property
+    def whole(self) -> Trace:
+        """The uninterrupted run, with its tensors in full."""
+        candidate = self.case.findings.candidate
+        assert candidate.trace is not None
+        return open_trace(candidate.full) if candidate.full is not None else candidate.trace
+
+    @cached_property
+    def saves(self) -> list[dict[str, Any]]:
+        """The files that the uninterrupted run wrote."""
+        return list((self.case.findings.candidate.ending.outcome or {}).get("saves", []))
+
+    @cached_property
+    def states(self) -> list[tail.State]:
+        """What the uninterrupted run held after 0, 1, 2... updates."""
+        return tail.states(self.whole)
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """The reading under which the reference is the uninterrupted run."""
+        return self.case.explanation()
+
+    def judge(self, chains: Sequence[tuple[Cut, ...]] | None) -> Result:
+        """The result: of the first chain that did not go well where there are several."""
+        candidate = self.case.findings.candidate
+        if candidate.trace is None or not candidate.ended:
+            return self._result("not_comparable", reason=None if candidate.trace else "the candidate recorded nothing")
+        if candidate.wavers is not None:
+            return self._result("nondeterministic", first=described(candidate.wavers, None, None))
+        for chain in self.every_cut() if chains is None else map(self.settled, chains):
+            self.progress(f"interrupting at {', '.join(cut.name for cut in chain)} ({chain[0].death}), and resuming")
+            self.found.append(self.of(chain))
+        worst = min(self.found, key=lambda found: ("diverged", "not_comparable", "match").index(found.verdict))
+        return self._of_found(worst)
+
+    def every_cut(self) -> list[tuple[Cut, ...]]:
+        """After every update, and what follows it; in the middle of every window, evaluation and save."""
+        micros: dict[int, int] = {}
+        for update, micro in tail.batches(self.whole):
+            micros[update] = max(micros.get(update, 0), micro)
+        evaluated = {row.address.update + 1 for row in self.whole.rows_at(("evaluate", "mode"))}
+        saved = {save["updates"] for save in self.saves if not save["micro"]}
+        found = []
+        for updates in range(1, self.whole.last_update + 1):
+            found.append(Cut(updates=updates, death=self.death))
+            if updates in evaluated:
+                found.append(Cut(updates=updates, place="evaluate", death=self.death))
+            if updates in saved:
+                found.append(Cut(updates=updates, place="save", death=self.death))
+                found.append(Cut(updates=updates, place="saved", death=self.death))
+            if micros.get(updates, 0):
+                middle = (micros[updates] + 1) // 2
+                found.append(Cut(updates=updates, place="micro", micro=middle, death=self.death))
+        return [self.settled((cut,)) for cut in found]
+
+    def settled(self, chain: tuple[Cut, ...]) -> tuple[Cut, ...]:
+        """The cuts with the file and the byte at which a save is interrupted: half-way."""
+        return tuple(self._half_way(cut) if self._is_in_save(cut) and cut.byte is None else cut for cut in chain)
+
+    def _is_in_save(self, cut: Cut) -> bool:
+        return cut.place == "save" or cut.death == "full-disk"
+
+    def _half_way(self, cut: Cut) -> Cut:
+        """Half-way through the bytes that are saved there.
+
+        Raises:
+            CutError: nothing is.
+        """
+        written = self.written(cut)
+        if not written:
+            saved = sorted({save["updates"] for save in self.saves})
+            places = f"it writes after {', '.join(map(str, saved))} updates" if saved else "it writes nothing at all"
+            raise CutError(f"--cut {cut.name}: the trainer saves nothing there: {places}")
+        return at_byte(cut, written, sum(size for _, size in written) // 2)
+
+    def written(self, cut: Cut) -> list[tuple[int, int]]:
+        """The files that are saved where a cut is, as (order, bytes)."""
+        return [(s["order"], s["bytes"]) for s in self.saves if (s["updates"], s["micro"]) == (cut.updates, cut.micro)]
+
+    # One chain
+
+    def of(self, chain: tuple[Cut, ...]) -> Found:
+        """Interrupt, resume, and compare; again from there for each further cut."""
+        last = None
+        began = Point(0)
+        for cut in chain:
+            resume_from = last.workdir if last is not None else None
+            (died,) = self.launch(runs.interrupted(cut, began.updates, resume_from))
+            runs.refuse_usage(died.ending)
+            if (reason := _went_on(died, cut)) is not None:
+                return Found(chain, died, reason=reason)
+            (last,) = self.launch(runs.resumed(died))
+            saved = self._saved(cut, died, began)
+            found = self._compared(chain, last, saved)
+            if found.comparison is None or found.comparison.first is not None:
+                return found
+            assert found.pair is not None
+            began = found.pair.point
+        return found
+
+    def _saved(self, cut: Cut, died: runs.Attempt, began: Point) -> list[Point]:
+        """Where the run had saved before it died, the last first."""
+        reached = Point(cut.updates, cut.micro)
+        points = {Point(save["updates"], save["micro"]) for save in self.saves}
+        points = {p for p in points if p < reached or (cut.place == "saved" and p == reached)}
+        points |= {Point(s["updates"] + began.updates, s["micro"]) for s in died.saves}
+        return sorted(points, reverse=True)
+
+    def _compared(self, chain: tuple[Cut, ...], last: runs.Attempt, saved: list[Point]) -> Found:
+        runs_saved = saved[0] if saved else None
+        if last.ending.status == "usage" or last.trace is None or not last.trace.has(("start", "parameter")):
+            return Found(chain, last, runs_saved, reason=self._no_start(last, saved))
+        point, notes = self._begins(last.trace, saved, chain[-1])
+        pair, comparison = self._paired(last, point)
+        fresh = saved and point == Point(0) and saved[0] != Point(0)
+        if fresh and comparison.first is not None:  # it did not begin again: it lacks the parameters
+            point, notes = self._first_of(saved), ()
+            pair, comparison = self._paired(last, point)
+        elif fresh:
+            notes = ("the resumed run began with the first update again, though there was something to resume",)
+        if last.ending.status != "completed" and comparison.first is None:
+            words = f"the resumed run {last.ending.status}: {last.ending.detail}"
+            return Found(chain, last, runs_saved, pair, reason=words)
+        causes: tuple[Cause, ...] = ()
+        if comparison.first is not None:
+            causes = self.naming(pair).causes()
+        return Found(chain, last, runs_saved, pair, comparison, causes, notes=tuple(notes))
+
+    def _no_start(self, last: runs.Attempt, saved: list[Point]) -> str:
+        words = f"the resumed run {'raised' if last.ending.outcome else 'ended'}: {last.ending.detail or 'no update'}"
+        if not saved:
+            return f"nothing had been saved when the run died, and {words}"
+        return words
+
+    def _first_of(self, saved: list[Point]) -> Point:
+        return Point(saved[0].updates)
+
+    def _begins(self, trace: Trace, saved: list[Point], cut: Cut) -> tuple[Point, tuple[str, ...]]:
+        """Where the resumed run takes up, found from the state that it starts with."""
+        fits = tail.fitting(tail.start_state(trace), self.states)
+        usable = [point for point in saved if point.updates in fits]
+        if usable:
+            return self._inside(trace, usable[0]), ()
+        if fits:
+            before = [updates for updates in fits if updates <= cut.updates] or fits
+            return Point(before[-1]), ()
+        return (self._first_of(saved) if saved else Point(0)), ()
+
+    def _inside(self, trace: Trace, point: Point) -> Point:
+        """The point, or the beginning of its window where the resumed run's first batch is the one there."""
+        if not point.micro:
+            return point
+        ours, theirs = tail.batches(self.whole), tail.batches(trace)
+        first = next(iter(theirs.values()), None)
+        return point if ours.get((point.updates, point.micro)) == first else Point(point.updates)
+
+    def _paired(self, last: runs.Attempt, point: Point) -> tuple[Pair, Comparison]:
+        self._folders += 1
+        folder = self.root / f"pair{self._folders:03d}"
+        assert last.trace is not None
+        pair = Pair(
+            point,
+            tail.uninterrupted(self.whole, point, folder / "uninterrupted"),
+            tail.resumed(last.trace, point, tail.micros_before(self.whole, point), folder / "resumed"),
+            self.whole,
+            last.folder,
+        )
+        through = None if last.ending.status == "completed" else pair.resumed.last_update
+        return pair, compare(pair.whole, pair.resumed, rules(pair.whole, pair.resumed), through_update=through)
+
+    def naming(self, pair: Pair) -> Naming:
+        """What names the parts that a resumed run lacks."""
+        findings = self.case.findings
+        return Naming(
+            pair,
+            lambda: self.explanation,
+            findings.replays,
+            pair.whole.folder.parent / "reference",
+            self.progress,
+            findings.candidate.unsteady,
+        )
+
+    # Saying
+
+    def _of_found(self, found: Found) -> Result:
+        comparison, pair = found.comparison, found.pair
+        first = site = None
+        unexplained: tuple[Unexplained, ...] = ()
+        if comparison is not None and comparison.first is not None and pair is not None:
+            first = described(comparison.first, *_tensors(pair, comparison.first))
+            site = find_site(pair.whole, pair.resumed, comparison.first)
+            unexplained = () if found.causes else (Unexplained(site=site),)
+        result = self._result(
+            found.verdict,
+            comparison,
+            first=first,
+            site=site,
+            causes=found.causes,
+            unexplained=unexplained,
+            latent=tuple(_latent(comparison)) if comparison else (),
+            reason=found.reason,
+            notes=found.notes,
+        )
+        return replace(
+            result,
+            resumptions=tuple(map(_resumption, self.found)),
+            one_sided=tuple(one_sided(comparison)),
+            passed=result.passed and all(each.verdict == "match" for each in self.found),
+        )
+
+    def _result(self, verdict: Any, comparison: Comparison | None = None, **more: Any) -> Result:
+        result = self.case._result(verdict, comparison, **more)
+        return replace(result, command="resume", compared=compared(comparison))
+
+
+def at_byte(cut: Cut, written: Sequence[tuple[int, int]], byte: int) -> Cut:
+    """A cut in a save, at a byte of all that is written there.
+
+    written: the files as (order, bytes).
+    """
+    for order, size in written:
+        if byte < size:
+            return replace(cut, place="save", file=order, byte=byte)
+        byte -= size
+    order, size = written[-1]
+    return replace(cut, place="save", file=order, byte=size)
+
+
+def _went_on(died: runs.Attempt, cut: Cut) -> str | None:
+    """Why a run was not interrupted; None if it was."""
+    outcome = died.ending.outcome
+    if died.ending.status == "hung":
+        return f"the run to be interrupted {died.ending.detail}"
+    if outcome is None or outcome["interrupted"] or died.ending.status == "raised":
+        return None
+    if cut.death in ("full-disk", "read-only") or outcome["struck"]:
+        return None  # it got over it
+    return f"the run never came to the cut: it ended after {outcome['updates']} updates: choose an earlier one"
+
+
+def _tensors(pair: Pair, difference: Any) -> tuple[Any, Any]:
+    from diffs.captured import read_tensors
+
+    found = [read_tensors(trace.folder).get(difference.address) for trace in (pair.whole, pair.resumed)]
+    return found[0], found[1]
+
+
+def _latent(comparison: Comparison) -> Iterator[Latent]:
+    if comparison.first is not None:
+        return
+    for difference in comparison.latent:
+        sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
+        yield Latent(**difference.address._asdict(), reference=sides[0], candidate=sides[1])
+
+
+def _resumption(found: Found) -> Resumption:
+    first = found.comparison.first if found.comparison is not None else None
+    cause = found.causes[0] if found.causes else None
+    return Resumption(
+        cut=",".join(cut.name for cut in found.cuts),
+        death=found.cuts[-1].death,
+        verdict=found.verdict,  # type: ignore[arg-type]
+        saved=found.saved.updates if found.saved is not None else None,
+        began=found.pair.point.updates if found.pair is not None else None,
+        began_micro=found.pair.point.micro if found.pair is not None else 0,
+        at=At(update=first.address.update, moment=first.address.moment) if first is not None else None,
+        missing=str(cause.candidate) if cause is not None else None,
+        status=cause.status if cause is not None else None,
+        reason=found.reason,
+    )

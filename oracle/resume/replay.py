@@ -1,0 +1,240 @@
+"""The reference interrupted and resumed, with parts of its state left out: on request, in a fork of the server.
+
+Runs in the candidate's own environment: only the standard library and torch, except that what is taken from a recorded
+run is read with safetensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oracle.recorder.trace import TraceWriter
+from oracle.tasks import load_task
+from oracle.worker import capture, described, write_atomically
+from reference_loop import checkpoint, interpreter, randomness
+from reference_loop.loader import count_samples
+from reference_loop.moments import Address
+from reference_loop.operations import Backward, Cursor, End, Fetch, Forward, NextRate, Restore, TrainMode
+from reference_loop.plan import batches_per_epoch, plan
+from reference_loop.recipe import Recipe, from_dict
+from reference_loop.semantics import Semantics
+from reference_loop.state import State
+
+
+def carry_out(request: dict[str, Any], told: Any) -> None:
+    """Carry out one request of `oracle.resume.parts.Resumes`; leaves a trace and outcome.json in its folder.
+
+    told: what an exception says to a user, (exception, task file) -> str.
+    """
+    outcome: dict[str, Any] = {"error": None}
+    try:
+        Resumed(request).run()
+    except Exception as error:
+        outcome["error"] = {**described(error), "message": told(error, request["task"])}
+    write_atomically(Path(request["folder"]) / "outcome.json", outcome)
+
+
+class Resumed:
+    """One reference run from a checkpoint.
+
+    request: `point`, [updates, micro], says where the run was interrupted. `checkpoint` is a folder that holds what was
+    saved there; where it holds nothing, the reference is trained to that point first. `missing` names parts that are
+    not restored. `taken` has values of parts that are put in place of the restored ones:
+
+    `parameter`: names the trace whose `start` they are at. `rng`: the trace whose first forward they are at. `cursor`:
+    how many batches further on. `order`: the samples' ids from there on. `scheduler`: the learning rate of the first
+    update. `scaler`: its state.
+    """
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.recipe: Recipe = from_dict(request["recipe"])
+        self.semantics = Semantics.from_flat(request["semantics"])
+        self.taken: dict[str, Any] = request["taken"]
+        self.updates, self.micro = request["point"]
+        self.folder = Path(request["checkpoint"])
+
+    def run(self) -> None:
+        """Train from the checkpoint to the end."""
+        if not (self.folder / checkpoint.FILE).exists():
+            self._save()
+        saved = checkpoint.load(self.folder)
+        state = self._state(self.folder)
+        before = saved["counter"]["micros"]
+        epoch, index = saved["cursor"]
+        at = Cursor(self.updates, epoch, index, self.micro)
+        if "cursor" in self.taken:
+            at = self._moved(at, self.taken["cursor"], state)
+        missing = ",".join(sorted(self.request["missing"]))
+        semantics = self.semantics.with_("resume.missing", missing)
+        uncounted = "counter" in self.request["missing"]  # then the run counts from 0 again
+        shift = {"updates": self.updates, "batches": before} if uncounted else {"updates": 0, "batches": 0}
+        writer = TraceWriter(
+            self.request["folder"],
+            digest=self.request["digest"],
+            capture=capture(self.request["capture"]),
+            budget_bytes=self.request["budget_bytes"],
+        )
+        base = self.updates - 1
+
+        def observe(address: Address, value: Any) -> None:
+            if address.moment == "start":
+                if address.kind != "hyperparameter":
+                    return
+                address = address._replace(update=base)
+            else:
+                address = address._replace(update=address.update + shift["updates"])
+            if address.kind == "count":
+                value += shift[address.name]
+            writer.put(address, value)
+
+        entered = False
+        for operation in plan(self.recipe, semantics, count_samples(state.loader.data), at):
+            if isinstance(operation, Forward) and not entered:
+                entered = True
+                self._enter(state)
+                for name, value in randomness.states().items():
+                    writer.put(Address(base, -1, "start", "rng", name), value)
+            interpreter.carry_out(operation, state, observe, {})
+            if isinstance(operation, Restore):
+                self._take(state, operation)
+                for address, value in _begun(state, base):
+                    writer.put(address, value)
+            if isinstance(operation, NextRate):
+                writer.commit()
+        writer.close({"kind": "resumption", "recipe": self.request["recipe"]})
+
+    def _state(self, resume_from: Path | None = None) -> State:
+        randomness.seed(self.recipe.seed)
+        return State(
+            load_task(self.request["task"]),
+            self.recipe,
+            drop_last=self.semantics.data.tail == "drop",
+            workdir=Path(self.request["folder"]) / "work",
+            resume_from=resume_from,
+            device=self.request["device"],
+            overrides=self.request["overrides"],
+        )
+
+    def _save(self) -> None:
+        """Train to the point of the interruption, and save there."""
+        state = self._state()
+        there = self.updates == self.micro == 0
+        for operation in plan(self.recipe, self.semantics, count_samples(state.loader.data)):
+            if there and isinstance(operation, (TrainMode, Fetch, Forward, End)):  # the next micro-batch begins
+                break
+            interpreter.carry_out(operation, state, lambda address, value: None, {})
+            if self.micro:
+                there |= isinstance(operation, Backward) and operation.update == self.updates and (
+                    operation.micro == self.micro - 1
+                )
+            else:
+                there |= isinstance(operation, NextRate) and operation.update == self.updates - 1
+        checkpoint.save(state, self.folder, self.updates - 1)
+
+    def _moved(self, at: Cursor, further: int, state: State) -> Cursor:
+        """A place as many batches further on."""
+        count = batches_per_epoch(self.recipe, self.semantics, count_samples(state.loader.data))
+        epoch, index = divmod(at.epoch * count + at.index + further, count)
+        return Cursor(at.updates, epoch, index, at.micro)
+
+    def _take(self, state: State, restore: Restore) -> None:
+        """Put what is taken from elsewhere in the place of what was restored."""
+        with torch.no_grad():
+            held: dict[str, torch.Tensor] = {**state.buffers, **state.parameters}
+            for name, value in self._tensors("parameter").items():
+                held[name].copy_(value)
+        if "scaler" in self.taken and state.scaler is not None:
+            for name, value in self.taken["scaler"].items():
+                state.scaler.state[name].copy_(torch.as_tensor(value))
+        if "scheduler" in self.taken:
+            _find_rate(state, self.taken["scheduler"])
+        if "order" in self.taken:
+            self._reorder(state, restore)
+
+    def _reorder(self, state: State, restore: Restore) -> None:
+        """Go through the epoch in the order that is taken."""
+        at, loader = restore.at, state.loader
+        known, draw = self._order(state, at.index), loader.draw
+        if at.index > 0:
+            kept = randomness.snapshot()
+            loader.start(at.epoch, restore.order, restore.draws, at.index, known)
+            randomness.restore(kept)
+            return
+
+        def drawn(epoch: int, order: str) -> list[int]:
+            usual = draw(epoch, order)  # it moves the generators, whatever comes of it
+            return known if epoch == at.epoch else usual
+
+        loader.draw = drawn  # type: ignore[method-assign]
+
+    def _order(self, state: State, index: int) -> list[int]:
+        """Sample indices of an epoch: from a batch on they are known by their ids, those before do not matter."""
+        kept = randomness.snapshot()
+        places = {_identity(state.loader.data[at]["id"]): at for at in range(len(state.loader.data))}
+        randomness.restore(kept)
+        known = [places[identity] for identity in self.taken["order"]]
+        return ([0] * (index * self.recipe.batch_size) + known)[: len(state.loader.data)]
+
+    def _enter(self, state: State) -> None:
+        """The first micro-batch begins."""
+        if "rng" in self.taken:
+            _set_generators(self._tensors("rng"))
+
+    def _tensors(self, part: str) -> dict[str, torch.Tensor]:
+        """Values of a part that a trace holds in full, by name."""
+        if part not in self.taken:
+            return {}
+        from diffs.captured import read_tensors
+
+        found = read_tensors(self.taken[part])
+        places = {"parameter": ("start", ("parameter", "buffer"), -1), "rng": ("forward", ("rng",), 0)}
+        moment, kinds, micro = places[part]
+        chosen = [a for a in found if a.moment == moment and a.kind in kinds and a.micro == micro and a.update <= 0]
+        return {address.name: found[address] for address in chosen}
+
+
+def _begun(state: State, base: int) -> Any:
+    for name, value in state.parameters.items():
+        yield Address(base, -1, "start", "parameter", name), value.detach()
+    for name, value in state.buffers.items():
+        yield Address(base, -1, "start", "buffer", name), value
+    for name, value in (state.scaler.state if state.scaler else {}).items():
+        yield Address(base, -1, "start", "scaler", name), value
+
+
+def _identity(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _find_rate(state: State, rates: Mapping[str, float]) -> None:
+    """Move the schedule to where it gives these learning rates; leave it where no position does."""
+    found = state.position
+    for position in range(4 * (state.total + 1)):
+        state.position = position
+        state.set_rate()
+        if state.lr == dict(rates):
+            return
+    state.position = found
+    state.set_rate()
+
+
+def _set_generators(states: Mapping[str, torch.Tensor]) -> None:
+    """Put generators into states as a trace holds them: see `reference_loop.randomness.states`."""
+    saved = randomness.snapshot()
+    if "torch" in states:
+        saved["torch"] = states["torch"]
+    if "python" in states:
+        *words, version, gauss = states["python"].tolist()
+        if gauss == 0:  # otherwise only its hash is known
+            saved["python"] = [version, words, None]
+    if "numpy" in states and "numpy" in saved:
+        *words, position, has_gauss, _ = states["numpy"].tolist()
+        if not has_gauss:
+            saved["numpy"] = [saved["numpy"][0], words, position, 0, 0.0]
+    randomness.restore(saved)
+
