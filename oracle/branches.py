@@ -54,18 +54,19 @@ def through(operations: Sequence[Operation], update: int | None) -> list[Operati
     return list(operations[: next(beyond, len(operations))])
 
 
-def divisible(folder: Path, before: frozenset[str] | None) -> bool:
+def divisible(before: frozenset[str] | None, ours: Sequence[Path]) -> bool:
     """Whether this process can fork in the middle of a run so that both halves go on as if alone.
 
-    folder: the run's own; files in it are seen to. before: `open_files` when the run began: a file that was opened
-        since has one position for both halves. A thread or a child, such as a loader's worker, would serve one of them.
+    before: `open_files` when the run began: a file that was opened since has one position for both halves. A thread or
+        a child, such as a loader's worker, would serve one of them only.
+    ours: folders whose files are opened anew after a fork.
     """
     held = open_files()
     if held is None or before is None:
         return False
     if torch.get_num_threads() > 1 or threading.active_count() > 1 or multiprocessing.active_children():
         return False
-    return all(Path(file).is_relative_to(folder) for file in held - before)
+    return all(any(Path(file).is_relative_to(folder) for folder in ours) for file in held - before)
 
 
 def open_files() -> frozenset[str] | None:

@@ -15,8 +15,8 @@ from diffs.first import Comparison, Difference, differences
 from diffs.trace import Trace
 from diffs.ulp import worst_ulp
 from oracle.candidate import Candidate, Runs, WarmRuns
-from oracle.explain.engine import Explanation, Found, Gap
 from oracle.explain.evidence import clause, constant_ratio, described
+from oracle.explain.explanation import Explanation, Found, Gap
 from oracle.explain.site import find_site
 from oracle.explain.standing import rules
 from oracle.replays import Reading, Replay, Replays
@@ -80,7 +80,7 @@ class Findings:
     def site(self, first: Difference, found: Explanation) -> Site:
         """Where the first divergence begins."""
         assert self.candidate.trace is not None
-        origin = next((cause.origin for cause in found.causes if cause.at == first and cause.origin), None)
+        origin = next((c.origin for c in found.causes if c.at.address == first.address and c.origin), None)
         silent = self.candidate.unsteady | {difference.address[2:4] for difference in found.latent}
         return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=silent)
 
@@ -99,7 +99,7 @@ class Findings:
         standing = found.standing.decisive
         last = self.candidate.trace.last_update if self.candidate.trace else -1
         identical = last if standing is None else standing.address.update - 1
-        for cause in sorted(found.causes, key=lambda cause: causal_key(Address(*cause.at.address))):
+        for cause in sorted(found.causes, key=_order):
             at = cause.at.address
             behind = [gap.at.address for gap in found.gaps if gap.at.address.update <= at.update]
             blurred = any(gap.update == at.update or gap.moment == "batch" for gap in behind)
@@ -137,6 +137,11 @@ class Findings:
         if cause.parameters:
             facts["parameters"] = list(cause.parameters)
         return facts
+
+
+def _order(cause: Found) -> tuple[Any, ...]:
+    """Sorts causes as they show; in one place, what changes the meaning comes before what rounds otherwise."""
+    return (*causal_key(Address(*cause.at.address)), cause.effect == "style")
 
 
 def compared(comparison: Comparison | None) -> Compared:

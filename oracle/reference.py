@@ -72,6 +72,9 @@ class Reference:
         """Build the state that training begins with; returns the plans of all readings."""
         request = self.request
         self.held = open_files()
+        self.ours = [Path(request["folder"]).resolve()]
+        if request["pins"]:
+            self.ours.append(Path(request["pins"]["trace"]).resolve())
         recipe = from_dict(request["recipe"])
         semantics = [Semantics.from_flat(reading["semantics"]) for reading in self.readings]
         randomness.seed(recipe.seed)
@@ -121,7 +124,7 @@ class Reference:
 
     def _fork(self, numbers: list[int]) -> bool:
         """Send readings on in a process of their own; True in that process."""
-        if not divisible(Path(self.request["folder"]), self.held):
+        if not divisible(self.held, self.ours):
             raise Whole
         self.writer.rest()
         lent = self.slots.take()
@@ -137,6 +140,7 @@ class Reference:
         random.setstate(state)
         self.mine, self.lent, self.children = numbers, lent, []
         folder = Path(self.readings[numbers[0]]["folder"])
+        self.ours[0] = folder.resolve()
         self.writer.move(folder)
         assert self.state.workdir is not None
         if self.state.workdir.exists():

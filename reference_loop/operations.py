@@ -202,8 +202,8 @@ class Forward(Operation):
             for name, value in randomness.states().items():
                 yield Address(-1, -1, "start", "rng", name), value
             if state.scaler:
-                for name, value in state.scaler.state.items():
-                    yield Address(-1, -1, "start", "scaler", name), value
+                for name, number in {**state.scaler.state, **state.scaler.arguments}.items():
+                    yield Address(-1, -1, "start", "scaler", name), number
         state.micros += 1
         state.cursor = (self.epoch, self.index + 1)
         if "id" in batch:

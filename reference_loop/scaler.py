@@ -42,6 +42,15 @@ class Scaler:
         """The loss (*S) times the scale; a float16 scalar becomes float32, as torch promotes it."""
         return loss * self.state["scale"].to(loss.device)
 
+    @property
+    def arguments(self) -> dict[str, float | int]:
+        """What the scale grows and shrinks by."""
+        return {
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+        }
+
     @torch.no_grad()
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
         """Divide gradients by the scale in place; returns whether any element was infinite or NaN before that.

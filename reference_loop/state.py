@@ -29,8 +29,8 @@ class State:
 
     parameters: by name, tied ones once.
     optimized: names of the parameters that the optimizer moves: it holds all of them, frozen ones too.
-    hyper: for each parameter, the optimizer's arguments but the learning rate; `overrides` replaces some by
-        "<parameter>.<argument>", and "<parameter>.optimized" = False leaves one out.
+    hyper: for each parameter, the optimizer's arguments but the learning rate. `overrides` replaces some, or the
+        rate, by "<parameter>.<argument>"; "<parameter>.optimized" = False leaves one out.
     lr: the learning rate of each parameter, now.
     position: how often the schedule moved.
     micros: micro-batches trained so far.
@@ -104,7 +104,8 @@ class State:
         schedule = self.recipe.schedule
         name, warmup = (schedule.name, schedule.warmup) if schedule else ("constant", 0)
         factor = schedules.factor(name, warmup, self.position, self.total, self.formula)
-        self.lr = dict.fromkeys(self.optimized, self.recipe.optimizer.lr * factor)
+        base = self.recipe.optimizer.lr
+        self.lr = {name: self.overrides.get(f"{name}.lr", base) * factor for name in self.optimized}
 
     def advance_schedule(self) -> None:
         """Move the schedule on by one."""

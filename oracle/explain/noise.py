@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oracle.candidate import Candidate
-from oracle.explain.engine import Explanation
+from oracle.explain.explanation import Explanation
 from oracle.replays import ReplayFailed, Replays
 
 ARITHMETIC = frozenset({"consume", "update", "schedule"})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffs.first import Difference
 from oracle.replays import Reading
-from reference_loop.recipe import Clip, Schedule
+from reference_loop import operations as ops
+from reference_loop import schedules
+from reference_loop.plan import plan
+from reference_loop.recipe import Clip, ScalerOptions, Schedule
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,55 @@ def other_rates(reading: Reading, rates: list[tuple[float, float]]) -> list[tupl
                 values = (now.name, name) if label == "schedule" else (now.warmup, warmup)
                 found.append((label, *values, replace(reading, recipe=changed)))
     return found
+
+
+def foreseen_rates(reading: Reading, samples: int) -> list[float]:
+    """The learning rate of each update as the plan has it, were no update skipped; by calculation alone."""
+    schedule = reading.recipe.schedule or Schedule(name="constant")
+    position, rates = 0, []
+    total, formula = 0, "progress"
+    for operation in plan(reading.recipe, reading.semantics, samples):
+        if isinstance(operation, ops.Start):
+            total, formula = operation.total, operation.formula
+        elif isinstance(operation, ops.Schedule):
+            position += 1
+        elif isinstance(operation, ops.Update):
+            factor = schedules.factor(schedule.name, schedule.warmup, position, total, formula)
+            rates.append(reading.recipe.optimizer.lr * factor)
+    return rates
+
+
+def scaler_numbers(reading: Reading, found: Iterable[Difference]) -> Iterator[tuple[str, Any, Any, Reading]]:
+    """The gradient scaler's arguments that differ: (name, reference's value, candidate's value, reading with it)."""
+    for difference in found:
+        sides = [row.content if row else None for row in (difference.reference, difference.candidate)]
+        name = {"scale": "init_scale"}.get(difference.address.name, difference.address.name)
+        if None in sides or name not in vars(ScalerOptions()):
+            continue
+        changed: dict[str, Any] = {name: sides[1]}
+        options = replace(reading.recipe.scaler or ScalerOptions(), **changed)
+        yield name, sides[0], sides[1], replace(reading, recipe=replace(reading.recipe, scaler=options))
+
+
+def rates_apart(
+    reading: Reading, ours: Mapping[int, Mapping[str, float]], theirs: Mapping[int, Mapping[str, float]]
+) -> Number | None:
+    """The base rates of the parameters whose rates the candidate multiplies by a number of their own, in every update.
+
+    ours, theirs: update -> parameter -> learning rate. None if the rates of all parameters differ alike, or one's by no
+    constant ratio.
+    """
+    ratios: dict[str, set[float]] = {}
+    for update in ours.keys() & theirs.keys():
+        for name in ours[update].keys() & theirs[update].keys():
+            if ours[update][name]:
+                ratios.setdefault(name, set()).add(theirs[update][name] / ours[update][name])
+    alike = {round(ratio, 12) for found in ratios.values() for ratio in found}
+    if len(alike) < 2 or any(max(found) - min(found) > 1e-9 * max(found) for found in ratios.values()):
+        return None
+    base = reading.recipe.optimizer.lr
+    values = {name: (base, _nearest(base * max(found))) for name, found in ratios.items()}
+    return Number("lr", {name: (old, new) for name, (old, new) in values.items() if new != old})
 
 
 def _nearest(value: float) -> float:

@@ -30,8 +30,8 @@ Batch = tuple[int, int]
 # The operations that write what is seen at a place, given what entered the window.
 WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("start", "hyperparameter"): (ops.Start,),
-    ("batch", "batch_ids"): (ops.Fetch, ops.Forward),
-    ("batch", "input"): (ops.Fetch, ops.Forward),
+    ("batch", "batch_ids"): (ops.Fetch, ops.Forward, ops.Evaluate),
+    ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate),
     ("forward", "rng"): (ops.Fetch, ops.Evaluate),
     ("forward", "mode"): (ops.TrainMode, ops.Evaluate),
     ("forward", "loss"): (ops.Start, ops.Forward, ops.TrainMode, ops.Evaluate),
@@ -143,10 +143,10 @@ class Scene:
         micros = {row.address.micro for row in seen if row.address.update == update}
         if micros and planned.keys() != micros:
             return False
-        return all(
-            batch in names.get(self._identity(self.candidate, update, micro), {batch})
-            for micro, batch in planned.items()
-        )
+        trained = {micro: self._identity(self.candidate, update, micro) for micro in planned}
+        if any(identity not in names for identity in trained.values()):  # drawn otherwise: names say nothing
+            return True
+        return all(batch in names[trained[micro]] for micro, batch in planned.items())
 
     def _identity(self, trace: Trace, update: int, micro: int) -> bytes | None:
         """What tells a batch from others: its sample ids, where they are recorded."""

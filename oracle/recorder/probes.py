@@ -24,7 +24,7 @@ from oracle.errors import TrainerError
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
 from oracle.recorder.patches import Patches
-from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_state
+from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state
 from reference_loop import randomness
 from reference_loop.inputs import named_inputs
 from reference_loop.moments import MOMENTS, Address
@@ -92,6 +92,11 @@ class Recorder:
     def micros(self) -> int:
         """Micro-batches begun since the last update."""
         return self._micro + 1
+
+    @property
+    def devices(self) -> list[str]:
+        """Where the parameters are that were seen, sorted."""
+        return sorted({str(parameter.device) for _, parameter in self._models.parameters()})
 
     # Installing
 
@@ -372,7 +377,7 @@ class Recorder:
         result = original(scaler, *args, **kwargs)
         if scaler.is_enabled() and not self._knows_scaler:
             self._knows_scaler = True
-            self._record(*START, "scaler", scaler_state(scaler))
+            self._record(*START, "scaler", (*scaler_state(scaler), *scaler_arguments(scaler)))
         return result
 
     def _scaler_step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

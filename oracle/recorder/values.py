@@ -68,3 +68,11 @@ def scaler_state(scaler: Any) -> Iterator[tuple[str, Any]]:
         yield "growth_tracker", scaler._growth_tracker
     elif scaler is not None:
         yield "scale", float(scaler.get_scale())
+
+
+def scaler_arguments(scaler: Any) -> Iterator[tuple[str, float | int]]:
+    """Yield what torch's gradient scaler grows and shrinks by; another's arguments are its own affair."""
+    if isinstance(scaler, torch.amp.GradScaler):
+        yield "growth_factor", scaler.get_growth_factor()
+        yield "backoff_factor", scaler.get_backoff_factor()
+        yield "growth_interval", scaler.get_growth_interval()
