@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,23 @@ from oracle.resume.cuts import Cut, CutError
 from oracle.resume.parts import Naming, Pair
 from oracle.resume.tail import Point
 from reference_loop.recipe import Checkpoint, Recipe
+
+ABREAST = 2
+"""How many interruptions go on at a time."""
+BEGINNING = Point(0)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """A run that died, and the one that went on from its files.
+
+    last: None if the first did not die. source: the workdir that it went on from. began: where the first one began.
+    """
+
+    died: runs.Attempt
+    last: runs.Attempt | None
+    source: Path
+    began: Point
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,7 @@ class Resume:
     case: Case
     progress: Progress
     death: str
-    _folders: int = 0
+    _folders: Iterator[int] = field(default_factory=itertools.count)
     found: list[Found] = field(default_factory=list)
 
     @cached_property
@@ -126,9 +145,9 @@ class Resume:
             return self._result("not_comparable", reason=None if candidate.trace else "the candidate recorded nothing")
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=described(candidate.wavers, None, None))
-        for chain in self.every_cut() if chains is None else map(self.settled, chains):
-            self.progress(f"interrupting at {', '.join(cut.name for cut in chain)} ({chain[0].death}), and resuming")
-            self.found.append(self.of(chain))
+        wanted = self.every_cut() if chains is None else [self.settled(chain) for chain in chains]
+        for chain, attempts in self._attempts(wanted):
+            self.found.append(self._named(self.of(chain, attempts)))
         worst = min(self.found, key=lambda found: ("diverged", "not_comparable", "match").index(found.verdict))
         return self._of_found(worst)
 
@@ -178,72 +197,110 @@ class Resume:
 
     # One chain
 
-    def of(self, chain: tuple[Cut, ...]) -> Found:
-        """Interrupt, resume, and compare; again from there for each further cut."""
-        last = None
-        began = Point(0)
-        for cut in chain:
-            resume_from = last.workdir if last is not None else None
-            (died,) = self.launch(runs.interrupted(cut, began.updates, resume_from))
-            runs.refuse_usage(died.ending)
-            if (reason := _went_on(died, cut)) is not None:
-                return Found(chain, died, reason=reason)
-            (last,) = self.launch(runs.resumed(died))
-            saved = self._saved(cut, died, began)
-            found = self._compared(chain, last, saved)
-            if found.comparison is None or found.comparison.first is not None:
-                return found
-            assert found.pair is not None
-            began = found.pair.point
+    def _attempts(self, wanted: Sequence[tuple[Cut, ...]]) -> Iterator[tuple[tuple[Cut, ...], Attempts]]:
+        """Yield each chain with its first interruption. Fresh processes run ahead of what is compared meanwhile."""
+
+        def told(chain: tuple[Cut, ...]) -> tuple[Cut, ...]:
+            self.progress(f"cut {', '.join(cut.name for cut in chain)} ({chain[0].death}): interrupting and resuming")
+            return chain
+
+        if self.launch.warm:
+            yield from ((told(chain), self._attempt(chain[0])) for chain in wanted)
+            return
+        pool = ThreadPoolExecutor(ABREAST)
+        try:
+            ahead = [pool.submit(self._attempt, chain[0]) for chain in wanted]
+            for chain, attempts in zip(wanted, ahead, strict=True):
+                yield told(chain), attempts.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _named(self, found: Found) -> Found:
+        """With the parts that the resumed run lacks, if it is another than the uninterrupted one."""
+        if found.verdict != "diverged":
+            return found
+        assert found.pair is not None
+        return replace(found, causes=self.naming(found.pair).causes())
+
+    def of(self, chain: tuple[Cut, ...], attempts: Attempts) -> Found:
+        """Compare what was resumed after the first cut; interrupt it again, and resume, for each further cut."""
+        point = BEGINNING
+        for number, cut in enumerate(chain):
+            if number:
+                attempts = self._attempt(cut, attempts.source, point)
+            if (reason := _went_on(attempts.died, cut)) is not None:
+                return Found(chain[: number + 1], attempts.died, reason=reason)
+            assert attempts.last is not None
+            found = self._compared(chain[: number + 1], attempts.last, self._saved(cut, attempts))
+            if found.verdict != "match" or found.pair is None:
+                break
+            point = found.pair.point
         return found
 
-    def _saved(self, cut: Cut, died: runs.Attempt, began: Point) -> list[Point]:
+    def _attempt(self, cut: Cut, source: Path | None = None, began: Point = BEGINNING) -> Attempts:
+        """Run to a cut, and go on from what was saved. May be called from a thread.
+
+        source: the workdir to go on from; began: where that run began. None: from the start of training.
+        """
+        died = self.launch(runs.interrupted(cut, began.updates, source))
+        runs.refuse_usage(died.ending)
+        if source is None or any(died.workdir.iterdir()):
+            source = died.workdir
+        last = None if _went_on(died, cut) is not None else self.launch(runs.resumed(source))
+        return Attempts(died, last, source, began)
+
+    def _saved(self, cut: Cut, attempts: Attempts) -> list[Point]:
         """Where the run had saved before it died, the last first."""
         reached = Point(cut.updates, cut.micro)
         points = {Point(save["updates"], save["micro"]) for save in self.saves}
         points = {p for p in points if p < reached or (cut.place == "saved" and p == reached)}
-        points |= {Point(s["updates"] + began.updates, s["micro"]) for s in died.saves}
-        return sorted(points, reverse=True)
+        own = {Point(save["updates"] + attempts.began.updates, save["micro"]) for save in attempts.died.saves}
+        whole = cut.place not in ("save", "saved") and cut.death not in ("full-disk", "read-only")
+        return sorted(points | {p for p in own if whole or p < reached}, reverse=True)
 
     def _compared(self, chain: tuple[Cut, ...], last: runs.Attempt, saved: list[Point]) -> Found:
-        runs_saved = saved[0] if saved else None
+        newest = saved[0] if saved else None
         if last.ending.status == "usage" or last.trace is None or not last.trace.has(("start", "parameter")):
-            return Found(chain, last, runs_saved, reason=self._no_start(last, saved))
-        point, notes = self._begins(last.trace, saved, chain[-1])
-        pair, comparison = self._paired(last, point)
-        fresh = saved and point == Point(0) and saved[0] != Point(0)
-        if fresh and comparison.first is not None:  # it did not begin again: it lacks the parameters
-            point, notes = self._first_of(saved), ()
+            return Found(chain, last, newest, reason=self._no_start(last, saved))
+        chosen: tuple[Pair, Comparison] | None = None
+        for point in self._beginnings(last.trace, saved, chain[-1]):
             pair, comparison = self._paired(last, point)
-        elif fresh:
+            if chosen is None or comparison.first is None:
+                chosen = pair, comparison
+            if comparison.first is None:
+                break
+        assert chosen is not None
+        pair, comparison = chosen
+        notes: tuple[str, ...] = ()
+        if newest is not None and newest != BEGINNING and pair.point == BEGINNING:
             notes = ("the resumed run began with the first update again, though there was something to resume",)
         if last.ending.status != "completed" and comparison.first is None:
             words = f"the resumed run {last.ending.status}: {last.ending.detail}"
-            return Found(chain, last, runs_saved, pair, reason=words)
-        causes: tuple[Cause, ...] = ()
-        if comparison.first is not None:
-            causes = self.naming(pair).causes()
-        return Found(chain, last, runs_saved, pair, comparison, causes, notes=tuple(notes))
+            return Found(chain, last, newest, pair, reason=words)
+        return Found(chain, last, newest, pair, comparison, notes=notes)
+
+    def _beginnings(self, trace: Trace, saved: list[Point], cut: Cut) -> Iterator[Point]:
+        """Where the resumed run may take up, the likeliest first, found from the state that it starts with.
+
+        States that are equal are told apart by what comes of them. A run that starts with the initial state though
+        there was something to resume, and is not the uninterrupted run from there, lacks the parameters.
+        """
+        fits = tail.fitting(tail.start_state(trace), self.states)
+        usable = [point for point in saved if point.updates in fits]
+        if saved and not usable and (not fits or fits[0] == 0):
+            yield Point(saved[0].updates)
+        yield from (self._inside(trace, point) for point in usable)
+        if not saved and 0 in fits:
+            yield BEGINNING
+        yield from (Point(updates) for updates in reversed(fits) if updates <= cut.updates)
+        if not fits and not saved:
+            yield BEGINNING
 
     def _no_start(self, last: runs.Attempt, saved: list[Point]) -> str:
         words = f"the resumed run {'raised' if last.ending.outcome else 'ended'}: {last.ending.detail or 'no update'}"
         if not saved:
             return f"nothing had been saved when the run died, and {words}"
         return words
-
-    def _first_of(self, saved: list[Point]) -> Point:
-        return Point(saved[0].updates)
-
-    def _begins(self, trace: Trace, saved: list[Point], cut: Cut) -> tuple[Point, tuple[str, ...]]:
-        """Where the resumed run takes up, found from the state that it starts with."""
-        fits = tail.fitting(tail.start_state(trace), self.states)
-        usable = [point for point in saved if point.updates in fits]
-        if usable:
-            return self._inside(trace, usable[0]), ()
-        if fits:
-            before = [updates for updates in fits if updates <= cut.updates] or fits
-            return Point(before[-1]), ()
-        return (self._first_of(saved) if saved else Point(0)), ()
 
     def _inside(self, trace: Trace, point: Point) -> Point:
         """The point, or the beginning of its window where the resumed run's first batch is the one there."""
@@ -254,8 +311,7 @@ class Resume:
         return point if ours.get((point.updates, point.micro)) == first else Point(point.updates)
 
     def _paired(self, last: runs.Attempt, point: Point) -> tuple[Pair, Comparison]:
-        self._folders += 1
-        folder = self.root / f"pair{self._folders:03d}"
+        folder = self.root / f"pair{next(self._folders):03d}"
         assert last.trace is not None
         pair = Pair(
             point,

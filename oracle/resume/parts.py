@@ -268,7 +268,7 @@ _SEEN = {
     "cursor": "the first batch is the uninterrupted run's, {further}",
     "order": "the samples of the epoch come in another order",
     "scheduler": "the first learning rate is {candidate}, not {reference}",
-    "scaler": "the loss scale at the start is {candidate}, not {reference}",
+    "scaler": "the scaler's {name} at the start is {candidate}, not {reference}",
 }
 
 
@@ -281,9 +281,10 @@ def _facts(pair: Pair, part: str, value: Any) -> dict[str, Any]:
         row = next(r for r in pair.whole.rows_at(("consume", "learning_rate")) if r.address.name == name)
         return {"candidate": value[name], "reference": row.content}
     if part == "scaler" and value:
-        row = next(r for r in pair.whole.rows_at(("start", "scaler")) if r.address.name == "scale")
-        return {"candidate": value.get("scale"), "reference": row.content}
-    return {"further": "moved", "candidate": "another", "reference": "the uninterrupted run's"}
+        held = {row.address.name: row.content for row in pair.whole.rows_at(("start", "scaler"))}
+        name = next((name for name in sorted(held, reverse=True) if value.get(name) != held[name]), "scale")
+        return {"name": name, "candidate": value.get(name), "reference": held.get(name)}
+    return {"further": "moved", "name": "state", "candidate": "another", "reference": "the uninterrupted run's"}
 
 
 def _names(hypothesis: Hypothesis) -> list[str]:

@@ -129,8 +129,10 @@ class Resumed:
                 break
             interpreter.carry_out(operation, state, lambda address, value: None, {})
             if self.micro:
-                there |= isinstance(operation, Backward) and operation.update == self.updates and (
-                    operation.micro == self.micro - 1
+                there |= (
+                    isinstance(operation, Backward)
+                    and operation.update == self.updates
+                    and (operation.micro == self.micro - 1)
                 )
             else:
                 there |= isinstance(operation, NextRate) and operation.update == self.updates - 1
@@ -145,7 +147,9 @@ class Resumed:
     def _take(self, state: State, restore: Restore) -> None:
         """Put what is taken from elsewhere in the place of what was restored."""
         with torch.no_grad():
-            held: dict[str, torch.Tensor] = {**state.buffers, **state.parameters}
+            held: dict[str, torch.Tensor] = {}
+            held.update(state.buffers)
+            held.update(state.parameters)
             for name, value in self._tensors("parameter").items():
                 held[name].copy_(value)
         if "scaler" in self.taken and state.scaler is not None:
@@ -237,4 +241,3 @@ def _set_generators(states: Mapping[str, torch.Tensor]) -> None:
         if not has_gauss:
             saved["numpy"] = [saved["numpy"][0], words, position, 0, 0.0]
     randomness.restore(saved)
-

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,37 +44,36 @@ class Attempt:
 
 
 class Launcher:
-    """Starts runs of one candidate, each in a new folder, a few at a time.
+    """Carries out runs of one candidate, each in a new folder; threads may share one that is not warm.
 
     runs: how the candidate is run otherwise: in fresh processes, or in forks of a server.
     """
 
-    def __init__(self, runs: Runs | WarmRuns, folder: Path, abreast: int = 2) -> None:
-        self.runs, self.folder, self.abreast = runs, folder, abreast
-        self.count = 0
+    def __init__(self, runs: Runs | WarmRuns, folder: Path) -> None:
+        self.runs, self.folder = runs, folder
+        self._numbers = itertools.count(1)
 
-    def __call__(self, *wanted: dict[str, Any]) -> list[Attempt]:
-        """Carry out specs, each with what it has beyond the candidate's own; returns them in order."""
-        specs = []
-        for more in wanted:
-            self.count += 1
-            folder = self.folder / f"{self.count:03d}"
-            specs.append({**self.runs.spec, **more, "folder": str(folder), "workdir": str(folder / "work")})
-        with ThreadPoolExecutor(self.abreast) as pool:
-            endings = self._warm(specs) if isinstance(self.runs, WarmRuns) else list(pool.map(self._fresh, specs))
-        return [Attempt(Path(spec["folder"]), ending) for spec, ending in zip(specs, endings, strict=True)]
+    @property
+    def warm(self) -> bool:
+        """Whether runs are forks of a server, one at a time."""
+        return isinstance(self.runs, WarmRuns)
+
+    def __call__(self, more: dict[str, Any]) -> Attempt:
+        """Carry out one run: the candidate's spec with `more`."""
+        folder = self.folder / f"{next(self._numbers):03d}"
+        spec = {**self.runs.spec, **more, "folder": str(folder), "workdir": str(folder / "work")}
+        return Attempt(folder, self._warm(spec) if isinstance(self.runs, WarmRuns) else self._fresh(spec))
 
     def _fresh(self, spec: dict[str, Any]) -> Ending:
         assert isinstance(self.runs, Runs)
         environment = self.runs.environment
         return processes.start(spec, python=environment.python, layer=environment.layer).wait(self.runs.timeout)
 
-    def _warm(self, specs: list[dict[str, Any]]) -> list[Ending]:
+    def _warm(self, spec: dict[str, Any]) -> Ending:
         assert isinstance(self.runs, WarmRuns)
-        for spec in specs:
-            Path(spec["workdir"]).mkdir(parents=True)
-        outcomes = self.runs.server.ask(specs)
-        return [processes.ending_of_fork(Path(s["folder"]), o) for s, o in zip(specs, outcomes, strict=True)]
+        Path(spec["workdir"]).mkdir(parents=True)
+        (outcome,) = self.runs.server.ask([{**spec, "started": time.time()}])
+        return processes.ending_of_fork(Path(spec["folder"]), outcome)
 
 
 def interrupted(cut: Cut, since: int = 0, resume_from: Path | None = None) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def interrupted(cut: Cut, since: int = 0, resume_from: Path | None = None) -> di
     return {"cut": cut.spec(since), "resume_from": str(resume_from) if resume_from else None}
 
 
-def resumed(attempt: Attempt) -> dict[str, Any]:
+def resumed(workdir: Path) -> dict[str, Any]:
     """The spec of a run that goes on from what another left, with its tensors in full."""
-    return {**FULL, "resume_from": str(attempt.workdir)}
+    return {**FULL, "resume_from": str(workdir)}
 
 
 def refuse_usage(ending: Ending) -> None:
