@@ -4,12 +4,13 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow lint bench clean
+.PHONY: help setup demo test slow zoo lint bench clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
 	@echo "make test    the tests, without slow ones and without other projects' trainers"
 	@echo "make slow    the slow tests, and those that install other projects' trainers"
+	@echo "make zoo     trainers with planted faults, and healthy ones, and what the oracle says of them"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make bench   the figures of docs/performance.md"
 	@echo "make clean   remove .venv and what was built"
@@ -33,6 +34,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m 'slow or trainers' --timeout 1200
+
+zoo: $(STAMP)
+	$(BIN)/oracle zoo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from oracle.errors import OracleError
 from oracle.replays import Server
 from oracle.result import Result
 from oracle.worker import die_with_parent
-from reference_loop.recipe import Recipe, load
+from reference_loop.recipe import Precision, Recipe, ScalerOptions, load
 
 FRESH_SHARE = 0.02  # of the specimens, run again in fresh processes
 LIMIT = 120.0  # seconds that a run of a specimen may take
@@ -56,10 +56,13 @@ class Specimen:
 class Outcome:
     """What the oracle made of a specimen. Fields that cannot be judged for want of a divergence are False.
 
+    healthy: whether nothing was planted. alarm: whether such a one was called worse than it may be.
     wrong_confirmed: confirmed causes that were not planted.
     """
 
     name: str
+    healthy: bool
+    alarm: bool
     verdict: str
     found: bool
     update_right: bool
@@ -72,6 +75,13 @@ class Outcome:
     first: tuple[int, str] | None
     replays: int
     seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the oracle was right: a fault is found in its place with its cause, a healthy trainer passes."""
+        if self.healthy:
+            return not self.alarm
+        return self.found and self.update_right and self.moment_right and self.cause_right and not self.wrong_confirmed
 
 
 def specimens(folder: Path) -> list[Specimen]:
@@ -124,6 +134,8 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
     ]
     return Outcome(
         name=specimen.name,
+        healthy=specimen.expect is not None,
+        alarm=specimen.expect is not None and result.verdict not in ("match", specimen.expect),
         verdict=result.verdict,
         found=result.verdict == "diverged",
         update_right=first is not None and specimen.shows is not None and first.update == specimen.shows[0],
@@ -150,21 +162,17 @@ def run(chosen: Sequence[Specimen], processes: int | None = None) -> Iterator[Ou
         yield from pool.map(_one, chosen)
 
 
-def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[tuple[Specimen, Result]]:
-    """A sample of the specimens, checked in fresh processes; at least one."""
-    count = max(1, round(share * len(chosen)))
-    for specimen in random.Random(len(chosen)).sample(list(chosen), min(count, len(chosen))):
-        yield specimen, check(request(specimen))
+def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[Outcome]:
+    """A sample of the specimens, checked in fresh processes; none of a few."""
+    for specimen in random.Random(len(chosen)).sample(list(chosen), round(share * len(chosen))):
+        started = time.monotonic()
+        yield judge(specimen, check(request(specimen)), time.monotonic() - started)
 
 
 def healthy_cases(
     chosen: Sequence[Specimen], names: Iterable[str], seeds: Iterable[int], dtypes: Iterable[str]
 ) -> list[Specimen]:
     """Healthy trainers on every task, seed and precision."""
-    from dataclasses import replace
-
-    from reference_loop.recipe import Precision, ScalerOptions
-
     cases = []
     for one, task, seed, dtype in itertools.product(chosen, names, seeds, dtypes):
         options = ScalerOptions(init_scale=2.0**14, growth_interval=2) if dtype == "float16" else None
@@ -194,32 +202,48 @@ def _one(specimen: Specimen) -> Outcome:
     try:
         result = check(request(specimen), server=_server)
     except OracleError as error:
+        healthy = specimen.expect is not None
         return Outcome(
-            name=specimen.name, verdict="usage", found=False, update_right=False, moment_right=False, cause_right=False,
-            all_causes=False, confirmed=False, wrong_confirmed=(), said=(str(error),), first=None, replays=0,
-            seconds=time.monotonic() - started,
+            name=specimen.name, healthy=healthy, alarm=healthy, verdict="usage", found=False, update_right=False,
+            moment_right=False, cause_right=False, all_causes=False, confirmed=False, wrong_confirmed=(),
+            said=(str(error),), first=None, replays=0, seconds=time.monotonic() - started,
         )  # fmt: skip
     return judge(specimen, result, time.monotonic() - started)
 
 
-def summary(outcomes: Sequence[Outcome], planted: Sequence[Specimen]) -> dict[str, Any]:
-    """The detection table in numbers: shares from 0 to 1, counts where a name says so."""
-    total = max(1, len(outcomes))
-    pairs = {one.name for one in planted if len(one.causes) > 1}
-    named = [outcome for outcome in outcomes if outcome.name in pairs]
+def summary(outcomes: Sequence[Outcome], chosen: Sequence[Specimen], fresh: Sequence[Outcome] = ()) -> dict[str, Any]:
+    """The detection table in numbers: shares of the planted faults from 0 to 1, counts where a name says so.
+
+    fresh: outcomes of some of them in fresh processes; `fresh_unlike` counts those that say something else.
+    """
+    faults = [outcome for outcome in outcomes if not outcome.healthy]
+    pairs = {one.name for one in chosen if len(one.causes) > 1}
+    named = [outcome for outcome in faults if outcome.name in pairs]
+    warm = {outcome.name: replace(outcome, seconds=0.0) for outcome in outcomes}
+
+    def share(field: str) -> float | None:
+        return sum(getattr(outcome, field) for outcome in faults) / len(faults) if faults else None
+
     return {
-        "specimens": len(outcomes),
-        "found": sum(o.found for o in outcomes) / total,
-        "update_right": sum(o.update_right for o in outcomes) / total,
-        "moment_right": sum(o.moment_right for o in outcomes) / total,
-        "cause_right": sum(o.cause_right for o in outcomes) / total,
-        "confirmed": sum(o.confirmed for o in outcomes) / total,
+        "specimens": len(faults),
+        **{name: share(name) for name in ("found", "update_right", "moment_right", "cause_right", "confirmed")},
         "pairs": len(named),
         "pairs_with_both": sum(o.all_causes for o in named),
-        "wrong_confirmed": sum(len(o.wrong_confirmed) for o in outcomes),
-        "replays_median": sorted(o.replays for o in outcomes)[len(outcomes) // 2] if outcomes else 0,
+        "wrong_confirmed": sum(len(o.wrong_confirmed) for o in faults),
+        "healthy": len(outcomes) - len(faults),
+        "false_alarms": sum(o.alarm for o in outcomes),
+        "fresh": len(fresh),
+        "fresh_unlike": sum(replace(one, seconds=0.0) != warm[one.name] for one in fresh),
+        "replays_median": sorted(o.replays for o in faults)[len(faults) // 2] if faults else None,
         "seconds": sum(o.seconds for o in outcomes),
     }
+
+
+def failed(numbers: dict[str, Any]) -> bool:
+    """Whether a table shows a fault that was not found in its place, a false alarm, or a claim that is wrong."""
+    shares = [numbers[name] for name in ("found", "update_right", "moment_right") if numbers[name] is not None]
+    wrong = ("wrong_confirmed", "false_alarms", "fresh_unlike")
+    return min(shares, default=1.0) < 1 or any(numbers[name] for name in wrong)
 
 
 def plain(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:

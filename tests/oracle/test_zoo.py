@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -65,31 +66,25 @@ def test_a_healthy_trainer_gets_at_most_the_verdict_that_it_expects(outcome, nam
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_planted_fault_is_found_and_no_cause_is_wrongly_confirmed():
-    planted = list(SPECIMENS.values())
-    outcomes = list(zoo.run(planted))
-    numbers = zoo.summary(outcomes, planted)
-    assert [one.name for one in outcomes if not (one.found and one.update_right and one.moment_right)] == []
+def test_the_oracle_is_right_about_all_of_them():
+    every = [*SPECIMENS.values(), *HEALTHY.values()]
+    outcomes = list(zoo.run(every))
+    numbers = zoo.summary(outcomes, every, list(zoo.again(every)))
+    assert [one.name for one in outcomes if one.alarm] == []
+    assert [one.name for one in outcomes if not one.healthy and not (one.update_right and one.moment_right)] == []
     assert [(one.name, one.wrong_confirmed) for one in outcomes if one.wrong_confirmed] == []
-    assert numbers["cause_right"] >= 0.95, [(one.name, one.said) for one in outcomes if not one.cause_right]
+    assert numbers["cause_right"] >= 0.95, [(one.name, one.said) for one in outcomes if not one.good]
     assert numbers["pairs_with_both"] == numbers["pairs"], [one.name for one in outcomes if not one.all_causes]
+    assert numbers["fresh"] >= 5 and numbers["fresh_unlike"] == 0
+    assert not zoo.failed(numbers)
+    dear = [(one.name, one.replays) for one in outcomes if one.replays > most_replays(one)]
+    assert dear == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_no_healthy_trainer_is_called_wrong():
-    outcomes = list(zoo.run(list(HEALTHY.values())))
-    alarms = {
-        one.name: (one.verdict, one.said) for one in outcomes if one.verdict not in ("match", HEALTHY[one.name].expect)
-    }
-    assert alarms == {}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_warm_processes_say_what_fresh_ones_say(outcome):
-    for one, fresh in zoo.again(list(SPECIMENS.values()), share=0.01):
-        assert replace(outcome(one), seconds=0.0) == replace(zoo.judge(one, fresh, 0.0), seconds=0.0)
+def most_replays(one):
+    """Beyond the reference's own run, and the one that weighs its micro-batches: 5 for one named fault, 12 for two."""
+    causes = len(SPECIMENS[one.name].causes) if not one.healthy and one.confirmed else 0
+    return {1: 7, 2: 14}.get(causes, math.inf)
 
 
 # Judging
@@ -130,6 +125,20 @@ def test_a_number_with_two_parts_is_judged_like_any_other():
     assert isinstance(value, list)
     assert zoo.judge(one, result(cause(knob, value)), 1.0).cause_right
     assert zoo.judge(one, result(cause(knob, [0.5, 0.5])), 1.0).wrong_confirmed
+
+
+def test_a_table_fails_by_what_it_counts():
+    fault, healthy = SPECIMENS["a_tail_divided_by_k"], HEALTHY["loop"]
+    right = zoo.judge(fault, result(cause("accumulation.tail_divisor", "configured")), 1.0)
+    silent = zoo.judge(healthy, replace(result(), verdict="match"), 1.0)
+    chosen = [fault, healthy]
+    assert right.good and silent.good and not zoo.failed(zoo.summary([right, silent], chosen, [right]))
+    alarm = zoo.judge(healthy, result(), 1.0)
+    assert alarm.alarm and not alarm.good and zoo.failed(zoo.summary([right, alarm], chosen))
+    missed = zoo.judge(fault, result(update=0), 1.0)
+    assert not missed.good and zoo.failed(zoo.summary([missed, silent], chosen))
+    assert zoo.failed(zoo.summary([right, silent], chosen, [missed]))
+    assert zoo.summary([silent], [healthy])["found"] is None
 
 
 def test_half_of_a_pair_is_not_all():
