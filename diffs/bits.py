@@ -70,7 +70,12 @@ def blocks(
 
 def equal_memory(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     """Whether two contiguous CPU tensors of one size in bytes hold the same bytes."""
-    return _memcmp(reference.data_ptr(), candidate.data_ptr(), reference.nbytes) == 0
+    return not memory_differs(reference.data_ptr(), candidate.data_ptr(), reference.nbytes)
+
+
+def memory_differs(left: int, right: int, size: int) -> bool:
+    """Whether `size` bytes at two addresses differ."""
+    return _memcmp(left, right, size) != 0
 
 
 def name_of(dtype: torch.dtype) -> str:
