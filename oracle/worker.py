@@ -97,6 +97,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     from oracle.job import Interrupted
     from oracle.recorder.probes import Recorder
     from oracle.recorder.trace import TraceError, TraceWriter
+    from oracle.resume.entry import Entry
     from oracle.resume.interruption import Interruption
     from oracle.trainers import stated_remedies
     from reference_loop import randomness
@@ -105,7 +106,8 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     wanted, budget = capture(spec["capture"]), spec["budget_bytes"]
     writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
     recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
-    interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]))
+    entry = Entry(Path(spec["folder"])) if spec["resume_from"] is not None else None
+    interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]), entry)
     error: BaseException | None = None
     interrupted = False
     loaded, remedies, before = time.time(), {}, flags(spec["threads"])
@@ -115,6 +117,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         with recorder:
             if spec["cut"] is not None or spec["watch"]:
                 interruption.begin()
+            interruption.enter()
             trainer.train(job)
             recorder.finish()
     except Interrupted:

@@ -287,7 +287,7 @@ class Resume:
         """
         fits = tail.fitting(tail.start_state(trace), self.states)
         usable = [point for point in saved if point.updates in fits]
-        if saved and not usable and (not fits or fits[0] == 0):
+        if saved and saved[0].updates not in fits and (not fits or fits[0] == 0):
             yield Point(saved[0].updates)
         yield from (self._inside(trace, point) for point in usable)
         if not saved and 0 in fits:

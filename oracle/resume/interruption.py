@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from oracle.job import Interrupted
+from oracle.resume.entry import Entry
 from oracle.resume.saves import Saves, Written
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL")
@@ -22,6 +23,8 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL")
 
 class Interruption:
     """Watches a run, and ends it where its spec says.
+
+    entry: of a run that was resumed.
 
     cut: None; a number of updates; or a dict of `updates`, `place`, `micro`, `death`, `file`, `byte`.
 
@@ -33,11 +36,11 @@ class Interruption:
     `read-only` (from `updates` updates on nothing in the workdir can be changed).
     """
 
-    def __init__(self, cut: Any, recorder: Any, workdir: Path) -> None:
+    def __init__(self, cut: Any, recorder: Any, workdir: Path, entry: Entry | None = None) -> None:
         if isinstance(cut, int):
             cut = {"updates": cut}
         self.cut = {"place": "update", "micro": 0, "death": "exception", "file": 0, "byte": None, **(cut or {})}
-        self.recorder = recorder
+        self.recorder, self.entry = recorder, entry
         self.struck = False
         self._full = False
         self._hook: Any = None
@@ -59,6 +62,11 @@ class Interruption:
         """The run begins."""
         self.saves.watch()
 
+    def enter(self) -> None:
+        """A resumed run begins."""
+        if self.entry is not None:
+            self.entry.watch()
+
     def end(self) -> None:
         """The run ended; nothing strikes any more."""
         self.struck = True
@@ -77,7 +85,10 @@ class Interruption:
             self._strike()
 
     def _goes_on(self) -> None:
-        """A window opens, or the run is over: what was being saved is saved."""
+        """A micro-batch begins, or the run is over: what was being saved is saved."""
+        if self.entry is not None:
+            self.entry.entered()
+            self.entry = None
         if self._full:
             self._full = False
             self._limit(None)

@@ -19,6 +19,7 @@ from diffs.trace import Trace, open_trace
 from oracle.explain.engine import Explanation
 from oracle.explain.standing import Standing, rules, stand
 from oracle.replays import Replays
+from oracle.report.phrases import listing
 from oracle.result import At, Cause
 from oracle.resume.tail import Point, batches, uninterrupted
 from reference_loop.recipe import to_dict
@@ -29,27 +30,40 @@ MOST_ROUNDS = 6
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What was not restored, and what was restored to another value."""
+    """What was not restored: part to the way in which it was not.
 
-    missing: frozenset[str] = frozenset()
-    taken: frozenset[str] = frozenset()
+    `missing`: not at all. `taken`: to the value that the resumed run has there. `rate`, of optimizer and scheduler: not
+    at all, while the first update uses the learning rate that the resumed run has. `inside`, of the cursor: as `taken`,
+    and the first window began before it.
+    """
+
+    ways: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def names(self) -> list[str]:
+        """The parts."""
+        return sorted(part for part, _ in self.ways)
 
     @property
     def parts(self) -> str:
         """As `resume.missing` names them."""
-        return ",".join(sorted(self.missing | self.taken))
+        return ",".join(self.names)
+
+    @property
+    def plain(self) -> int:
+        """How many parts are simply missing."""
+        return sum(way == "missing" for _, way in self.ways)
 
     def __len__(self) -> int:
-        return len(self.missing | self.taken)
+        return len(self.ways)
 
     def joined(self, other: Hypothesis) -> Hypothesis:
         """Both together; of a part, the other's way."""
-        mine = [parts - other.missing - other.taken for parts in (self.missing, self.taken)]
-        return Hypothesis(mine[0] | other.missing, mine[1] | other.taken)
+        return Hypothesis(frozenset(way for way in self.ways if way[0] not in other.names) | other.ways)
 
     def without(self, part: str) -> Hypothesis:
         """The same without a part."""
-        return Hypothesis(self.missing - {part}, self.taken - {part})
+        return Hypothesis(frozenset(way for way in self.ways if way[0] != part))
 
 
 @dataclass(frozen=True)
@@ -143,15 +157,15 @@ class Naming:
         for _ in range(MOST_ROUNDS):
             if self._stand(best).decisive is None:
                 break
-            singles = [best.joined(one) for one in self._singles() if not set(_names(one)) <= set(_names(best))]
+            singles = [best.joined(one) for one in self.singles if not set(one.names) <= set(best.names)]
             better = self._better(best, singles)
             if better is None:
-                pairs = itertools.combinations(self._singles(), 2)
-                better = self._better(best, [best.joined(a).joined(b) for a, b in pairs if _names(a) != _names(b)])
+                pairs = itertools.combinations(self.singles, 2)
+                better = self._better(best, [best.joined(a).joined(b) for a, b in pairs if a.names != b.names])
             if better is None:
                 return None, ()
             best = better
-        for part in _names(best):
+        for part in best.names:
             if self._stand(best.without(part)).key >= self._stand(best).key:
                 best = best.without(part)
         rivals = {
@@ -161,9 +175,15 @@ class Naming:
         }
         return best, tuple(rivals.values())
 
-    def _singles(self) -> list[Hypothesis]:
-        missing = [Hypothesis(frozenset({part})) for part in RESUME_PARTS if self._possible(part)]
-        return [*missing, *(Hypothesis(taken=frozenset({part})) for part in self.evident)]
+    @cached_property
+    def singles(self) -> list[Hypothesis]:
+        """Every way in which one part alone may not have been restored."""
+        ways = [(part, "missing") for part in RESUME_PARTS if self._possible(part)]
+        ways += [(part, "taken") for part in self.evident]
+        ways += [(part, "rate") for part in ("optimizer", "scheduler") if self._possible("scheduler")]
+        if "cursor" in self.evident:
+            ways.append(("cursor", "inside"))
+        return [Hypothesis(frozenset({way})) for way in ways]
 
     def _possible(self, part: str) -> bool:
         recipe = self.understood.reading.recipe
@@ -177,7 +197,7 @@ class Naming:
     def _better(self, best: Hypothesis, options: list[Hypothesis]) -> Hypothesis | None:
         """The option that stands further than the best so far; what was left out comes before what is another value."""
         self._run_all(options)
-        ranked = max(options, key=lambda one: (self._stand(one).key, -len(one.taken)), default=None)
+        ranked = max(options, key=lambda one: (self._stand(one).key, one.plain), default=None)
         return ranked if ranked is not None and self._stand(ranked).key > self._stand(best).key else None
 
     @cached_property
@@ -197,15 +217,14 @@ class Naming:
         evident."""
         wanted = {d.address for d in differences(self.pair.whole, self.pair.resumed, self._rules, decisive_only=True)}
         if self._run(Hypothesis()) is not None:
-            options = self._singles()
-            self._run_all(options)
-            for option in options:
+            self._run_all(self.singles)
+            for option in self.singles:
                 trace, control = self._run(option), self._run(Hypothesis())
                 if trace is not None and control is not None:
                     found = differences(control, trace, rules(control, trace), decisive_only=True)
                     if {difference.address for difference in found} == wanted:
                         return option
-        return Hypothesis(taken=frozenset(self.evident)) if self.evident else None
+        return Hypothesis(frozenset((part, "taken") for part in self.evident)) if self.evident else None
 
     # Running
 
@@ -242,20 +261,21 @@ class Naming:
             "device": self.replays.device,
             "point": [self.pair.point.updates, self.pair.point.micro],
             "checkpoint": str(self.folder / "checkpoint"),
-            "missing": sorted(hypothesis.missing),
-            "taken": {part: self.evident[part] for part in sorted(hypothesis.taken)},
+            "ways": dict(sorted(hypothesis.ways)),
+            "values": self.evident,
+            "rates": _first_rates(self.pair.resumed, self.pair.point.updates),
+            "generators": str(self.pair.full),
         }
 
     # Saying
 
     def _evidence(self, found: Hypothesis, proven: bool) -> Iterator[str]:
-        for part in _names(found):
-            if part in self.evident or part in found.taken:
-                yield _SEEN.get(part, "{part} differs where the resumed run begins").format(
-                    part=part, **_facts(self.pair, part, self.evident.get(part))
-                )
-        if proven and found.taken:
-            yield f"{' and '.join(sorted(found.taken))} restored, to another value"
+        for part in found.names:
+            if part in self.evident and part in _SEEN:
+                yield _SEEN[part].format(**_facts(self.pair, part, self.evident[part]))
+        other = [part for part, way in sorted(found.ways) if way in ("taken", "inside")]
+        if proven and other:
+            yield f"it holds when replayed with the resumed run's own {listing(other)}"
         if not self.exact:
             yield "the reference is not bit-identical to the uninterrupted candidate, so nothing is proven by replay"
         elif not self.control:
@@ -285,10 +305,6 @@ def _facts(pair: Pair, part: str, value: Any) -> dict[str, Any]:
         name = next((name for name in sorted(held, reverse=True) if value.get(name) != held[name]), "scale")
         return {"name": name, "candidate": value.get(name), "reference": held.get(name)}
     return {"further": "moved", "name": "state", "candidate": "another", "reference": "the uninterrupted run's"}
-
-
-def _names(hypothesis: Hypothesis) -> list[str]:
-    return sorted(hypothesis.missing | hypothesis.taken)
 
 
 def _evident(pair: Pair) -> Iterator[tuple[str, Any]]:
@@ -323,7 +339,6 @@ def _data(pair: Pair) -> Iterator[tuple[str, Any]]:
     moved = [at - here for at in range(len(everything)) if everything[at : at + length] == theirs[:length]]
     if moved:
         yield "cursor", min(moved, key=lambda further: (abs(further), further))
-        return
     ids = [row.content for row in pair.resumed.rows_at(("batch", "batch_ids"))]
     if ids:
         yield "order", [one for batch in ids for one in batch]

@@ -42,19 +42,21 @@ class Resumed:
     """One reference run from a checkpoint.
 
     request: `point`, [updates, micro], says where the run was interrupted. `checkpoint` is a folder that holds what was
-    saved there; where it holds nothing, the reference is trained to that point first. `missing` names parts that are
-    not restored. `taken` has values of parts that are put in place of the restored ones:
+    saved there; where it holds nothing, the reference is trained to that point first. `ways` has the parts that are not
+    restored, each with the way in which, as `oracle.resume.parts.Hypothesis` lists them.
 
-    `parameter`: names the trace whose `start` they are at. `rng`: the trace whose first forward they are at. `cursor`:
-    how many batches further on. `order`: the samples' ids from there on. `scheduler`: the learning rate of the first
-    update. `scaler`: its state.
+    `values` are what the resumed run has of a part: `parameter`: the folder of its trace; `cursor`: how many batches
+    further on; `order`: the samples' ids from there on; `scheduler`: the learning rates of its first update; `scaler`:
+    its state. `rates` are those learning rates, too. `generators` is the folder of its trace.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.recipe: Recipe = from_dict(request["recipe"])
         self.semantics = Semantics.from_flat(request["semantics"])
-        self.taken: dict[str, Any] = request["taken"]
+        self.ways: dict[str, str] = request["ways"]
+        self.missing = {part for part, way in self.ways.items() if way in ("missing", "rate")}
+        self.taken = {part: request["values"][part] for part, way in self.ways.items() if way in ("taken", "inside")}
         self.updates, self.micro = request["point"]
         self.folder = Path(request["checkpoint"])
 
@@ -69,9 +71,8 @@ class Resumed:
         at = Cursor(self.updates, epoch, index, self.micro)
         if "cursor" in self.taken:
             at = self._moved(at, self.taken["cursor"], state)
-        missing = ",".join(sorted(self.request["missing"]))
-        semantics = self.semantics.with_("resume.missing", missing)
-        uncounted = "counter" in self.request["missing"]  # then the run counts from 0 again
+        semantics = self.semantics.with_("resume.missing", ",".join(sorted(self.missing)))
+        uncounted = "counter" in self.missing  # then the run counts from 0 again
         shift = {"updates": self.updates, "batches": before} if uncounted else {"updates": 0, "batches": 0}
         writer = TraceWriter(
             self.request["folder"],
@@ -80,6 +81,7 @@ class Resumed:
             budget_bytes=self.request["budget_bytes"],
         )
         base = self.updates - 1
+        skipped = at.micro - self.micro if self.ways.get("cursor") == "inside" else 0
 
         def observe(address: Address, value: Any) -> None:
             if address.moment == "start":
@@ -87,16 +89,21 @@ class Resumed:
                     return
                 address = address._replace(update=base)
             else:
-                address = address._replace(update=address.update + shift["updates"])
+                inside = skipped if address.micro >= 0 and address.update == at.updates else 0
+                address = address._replace(update=address.update + shift["updates"], micro=address.micro - inside)
             if address.kind == "count":
                 value += shift[address.name]
             writer.put(address, value)
 
         entered = False
         for operation in plan(self.recipe, semantics, count_samples(state.loader.data), at):
-            if isinstance(operation, Forward) and not entered:
+            if not entered and isinstance(operation, Fetch):
+                self._generators("entry.safetensors")
+            if not entered and isinstance(operation, Forward):
                 entered = True
-                self._enter(state)
+                if "cursor" in self.taken and "rng" not in self.ways:
+                    randomness.restore(saved["rng"])
+                self._generators(None)
                 for name, value in randomness.states().items():
                     writer.put(Address(base, -1, "start", "rng", name), value)
             interpreter.carry_out(operation, state, observe, {})
@@ -142,28 +149,32 @@ class Resumed:
         """A place as many batches further on."""
         count = batches_per_epoch(self.recipe, self.semantics, count_samples(state.loader.data))
         epoch, index = divmod(at.epoch * count + at.index + further, count)
-        return Cursor(at.updates, epoch, index, at.micro)
+        inside = index % self.recipe.accumulation if self.ways["cursor"] == "inside" else at.micro
+        return Cursor(at.updates, epoch, index, inside)
 
     def _take(self, state: State, restore: Restore) -> None:
         """Put what is taken from elsewhere in the place of what was restored."""
         with torch.no_grad():
-            held: dict[str, torch.Tensor] = {}
-            held.update(state.buffers)
-            held.update(state.parameters)
-            for name, value in self._tensors("parameter").items():
-                held[name].copy_(value)
+            held: dict[str, torch.Tensor] = {**state.buffers, **{name: p.data for name, p in state.parameters.items()}}
+            if "parameter" in self.taken:
+                for name, value in self._tensors("start", ("parameter", "buffer"), -1).items():
+                    held[name].copy_(value)
         if "scaler" in self.taken and state.scaler is not None:
             for name, value in self.taken["scaler"].items():
                 state.scaler.state[name].copy_(torch.as_tensor(value))
         if "scheduler" in self.taken:
             _find_rate(state, self.taken["scheduler"])
+        if "rate" in self.ways.values():
+            state.lr = {name: rate for name, rate in self.request["rates"].items() if name in state.lr}
         if "order" in self.taken:
-            self._reorder(state, restore)
+            self._reorder(state, restore, self._order(state, restore.at.index))
+        elif "cursor" in self.taken and restore.at.index == 0 and "order" not in self.ways:
+            self._reorder(state, restore, checkpoint.load(self.folder)["order"]["epoch"])
 
-    def _reorder(self, state: State, restore: Restore) -> None:
-        """Go through the epoch in the order that is taken."""
+    def _reorder(self, state: State, restore: Restore, known: list[int]) -> None:
+        """Go through the epoch in a known order."""
         at, loader = restore.at, state.loader
-        known, draw = self._order(state, at.index), loader.draw
+        draw = loader.draw
         if at.index > 0:
             kept = randomness.snapshot()
             loader.start(at.epoch, restore.order, restore.draws, at.index, known)
@@ -184,20 +195,23 @@ class Resumed:
         known = [places[identity] for identity in self.taken["order"]]
         return ([0] * (index * self.recipe.batch_size) + known)[: len(state.loader.data)]
 
-    def _enter(self, state: State) -> None:
-        """The first micro-batch begins."""
-        if "rng" in self.taken:
-            _set_generators(self._tensors("rng"))
+    def _generators(self, file: str | None) -> None:
+        """Take the resumed run's generators, if they are taken: as a file has them, else as at its first forward."""
+        if "rng" not in self.taken:
+            return
+        from safetensors.torch import load_file
 
-    def _tensors(self, part: str) -> dict[str, torch.Tensor]:
-        """Values of a part that a trace holds in full, by name."""
-        if part not in self.taken:
-            return {}
+        folder = Path(self.request["generators"])
+        if file is None:
+            _set_generators(self._tensors("forward", ("rng",), 0))
+        elif (folder / file).exists():
+            _set_generators(load_file(folder / file))
+
+    def _tensors(self, moment: str, kinds: tuple[str, ...], micro: int) -> dict[str, torch.Tensor]:
+        """What the resumed run's trace holds in full of its first micro-batch or its start, by name."""
         from diffs.captured import read_tensors
 
-        found = read_tensors(self.taken[part])
-        places = {"parameter": ("start", ("parameter", "buffer"), -1), "rng": ("forward", ("rng",), 0)}
-        moment, kinds, micro = places[part]
+        found = read_tensors(self.request["generators"])
         chosen = [a for a in found if a.moment == moment and a.kind in kinds and a.micro == micro and a.update <= 0]
         return {address.name: found[address] for address in chosen}
 
