@@ -43,6 +43,7 @@ class Request:
     requirements, python, allow_torch: the candidate's environment.
     policy: which verdicts pass. strict: a difference in witnesses alone fails too.
     watch: note the files that the candidate writes.
+    remedies: verify the remedies that the trainer states.
     seeds: over how many seeds of the reference the impact is measured; 0 for no impact.
     timeout: seconds that each of the candidate's runs may take; None for no limit.
     folder: where runs and traces stay; None for a folder that goes away.
@@ -57,6 +58,7 @@ class Request:
     allow_torch: bool = False
     policy: Policy = field(default_factory=lambda: Policy.parse("noise"))
     strict: bool = False
+    remedies: bool = True
     seeds: int = 0
     watch: bool = False
     timeout: float | None = None
@@ -80,7 +82,7 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
     started = time.monotonic()
     with opened(request, progress, server) as case:
         result = case.judge()
-        if case.found is not None:
+        if case.found is not None and request.remedies:
             result = replace(result, causes=prescribed(result.causes, case.found, case.findings, progress))
         if request.seeds:
             result = case.with_impact(result)

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from diffs.verdict import Policy
-from oracle.explain.engine import Explanation
+from oracle.explain.explanation import Explanation
 from oracle.result import Accepted, Cause
 from reference_loop.recipe import Recipe
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from diffs.trace import Trace
 from oracle.candidate import CandidateUsage, opened_trace
-from oracle.explain.engine import Explanation, Found
+from oracle.explain.explanation import Explanation, Found
 from oracle.explain.standing import Standing, stand
 from oracle.findings import Findings
 from oracle.replays import Reading, Replay
 from oracle.report import phrases
 from oracle.result import Cause
 from reference_loop.moments import Address, causal_key
+from reference_loop.recipe import ScalerOptions
 from reference_loop.semantics import KNOBS
 
 
@@ -114,15 +115,15 @@ def _without(cause: Found, found: Explanation, original: Reading) -> Iterator[Re
     One argument may remedy several causes: an optimizer of one's own has neither the trainer's kernel nor its decay.
     """
     others = [other for other in found.causes if other is not cause]
-    alone = _restored(replace(found.reading, pins=()), cause, original)
+    alone = restored(replace(found.reading, pins=()), cause, original)
     if others:
         yield alone
     yield original
     if len(others) > 1:
-        yield from (_restored(alone, other, original) for other in others)
+        yield from (restored(alone, other, original) for other in others)
 
 
-def _restored(reading: Reading, cause: Found, original: Reading) -> Reading:
+def restored(reading: Reading, cause: Found, original: Reading) -> Reading:
     """The reading with the reference's value of one cause."""
     if cause.knob in KNOBS:
         return reading.with_knob(cause.knob, cause.reference)
@@ -131,6 +132,10 @@ def _restored(reading: Reading, cause: Found, original: Reading) -> Reading:
         return replace(reading, recipe=replace(recipe, clip=ours.clip))
     if name in ("schedule", "warmup"):
         return replace(reading, recipe=replace(recipe, schedule=ours.schedule))
+    if name in vars(ScalerOptions()):
+        value = getattr(ours.scaler or ScalerOptions(), name)
+        scaler = replace(recipe.scaler or ScalerOptions(), **{name: value})
+        return replace(reading, recipe=replace(recipe, scaler=scaler))
     if hasattr(ours.optimizer, name):
         optimizer = replace(recipe.optimizer, **{name: getattr(ours.optimizer, name)})
         reading = replace(reading, recipe=replace(recipe, optimizer=optimizer))

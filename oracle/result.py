@@ -130,10 +130,14 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Unexplained:
-    """A site that no knob explains, with what was tried and does not fit, as "knob = value"."""
+    """A site that no knob explains, with what was tried and does not fit, as "knob = value".
+
+    evidence: what the numbers there say, in sentences without a full stop; no claim of a cause.
+    """
 
     site: Site
     ruled_out: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,12 +258,31 @@ class Resumption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What somebody else needs to see one cause.
+
+    cause: its knob. recipe: the smallest that was found to show it, after so many reruns.
+    numbers: with that recipe, the worst element of each value that differs at the first place that does.
+    script: a plain PyTorch script that shows it, which was run and printed `output`. reason: why there is none.
+    """
+
+    cause: str
+    recipe: Mapping[str, Any]
+    reruns: int
+    numbers: tuple[FirstDivergence, ...] = ()
+    script: str | None = None
+    output: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What one command found.
 
     reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
     reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
-    impact: None if it was not asked for. resumptions: what `oracle resume` tried. notes: sentences worth knowing whatever the verdict.
+    impact, reproduction: None if not asked for. resumptions: what `oracle resume` tried.
+    notes: sentences worth knowing whatever the verdict.
     rerun: the command that gives this result again.
     """
 
@@ -282,6 +305,7 @@ class Result:
     one_sided: tuple[OneSided, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     impact: Impact | None = None
+    reproduction: Reproduction | None = None
     resumptions: tuple[Resumption, ...] = ()
     notes: tuple[str, ...] = ()
     replays: int = 0

@@ -1,17 +1,18 @@
-"""A report for a pull request's comment or a wiki page."""
+"""A report for a pull request's comment, a wiki page, or the issue tracker of whoever maintains a trainer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from oracle.report.bug import fenced, sections
 from oracle.report.outline import Outline, Paragraph, outline
 from oracle.result import Result
 
 
 def render(result: Result) -> str:
     """The report as Markdown."""
-    return "\n".join(_lines(outline(result))) + "\n"
+    return "\n".join([*_lines(outline(result)), *sections(result)]) + "\n"
 
 
 def _lines(report: Outline) -> Iterator[str]:
@@ -27,7 +28,7 @@ def _lines(report: Outline) -> Iterator[str]:
     yield ""
     yield "Run again:"
     yield ""
-    yield from _fenced([report.command])
+    yield from fenced([report.command])
 
 
 def _paragraph(paragraph: Paragraph) -> Iterator[str]:
@@ -37,14 +38,7 @@ def _paragraph(paragraph: Paragraph) -> Iterator[str]:
         yield from (f"- {_escaped(clause)}" for clause in paragraph.clauses)
     if paragraph.quote:
         yield ""
-        yield from _fenced(list(paragraph.quote))
-
-
-def _fenced(lines: list[str]) -> list[str]:
-    """Lines in a code block whose fence is longer than any run of backticks inside."""
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence, *lines, fence]
+        yield from fenced(list(paragraph.quote))
 
 
 def _escaped(text: str) -> str:

@@ -19,6 +19,7 @@ from oracle.result import (
     MetricDrift,
     OneSided,
     ParameterDrift,
+    Reproduction,
     Result,
     SelfCheck,
     Site,
@@ -196,6 +197,41 @@ _SAMPLES = {
         accepted=(
             Accepted(cause="optimizer.kernel", reason="fused kernel wanted", until="2027-06-30"),
             Accepted(cause="data.order", reason="the old order", until="2025-01-31", expired=True),
+        ),
+    ),
+    "bug_report": replace(
+        _DIVERGED,
+        causes=(replace(_TAIL, remedy="Trainer(divide_by='held'), verified by a rerun"),),
+        reference={**_MATCH.reference, "threads": 1, "device": "cpu"},
+        candidate={**_MATCH.candidate, "requirements": ["transformers==4.54.0"], "python": None},
+        reproduction=Reproduction(
+            cause="accumulation.tail_divisor",
+            recipe={
+                "seed": 0,
+                "updates": 2,
+                "accumulation": 4,
+                "precision": {"dtype": "float32"},
+                "optimizer": {"name": "adamw", "lr": 0.1, "betas": [0.9, 0.95]},
+                "clip": {"max_norm": "inf"},
+                "semantics": {"accumulation.normalise": "micro_mean"},
+                "accept": [],
+            },
+            reruns=5,
+            numbers=(
+                _DIVERGED.first_divergence,
+                replace(_DIVERGED.first_divergence, name="0.bias", index=None, reference=0.0, missing="candidate"),
+            ),
+            script='"""What ``` shows."""\nimport torch\n',
+            output="update 1  plain loop  trainer\n",
+        ),
+    ),
+    "no_script": replace(
+        _DIVERGED,
+        reproduction=Reproduction(
+            cause="accumulation.tail_divisor",
+            recipe={"updates": 2},
+            reruns=0,
+            reason="no plain loop is written for scaler.unit = micro",
         ),
     ),
     "impact": replace(

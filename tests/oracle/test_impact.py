@@ -54,7 +54,7 @@ def test_a_healthy_trainer_does_not_drift(run):
 
 def test_the_seed_is_the_only_thing_that_the_spread_is_over(run):
     impact = run("fixtures/trainers/healthy.py:Healthy").impact
-    assert len({drift for drift in impact.metrics[0].values}) == 5
+    assert len(set(impact.metrics[0].values)) == 5
 
 
 def test_a_task_without_metrics_is_measured_by_its_training_loss(run, tmp_path, root):
@@ -66,8 +66,13 @@ def test_a_task_without_metrics_is_measured_by_its_training_loss(run, tmp_path, 
     assert drift.candidate == drift.reference
 
 
-@pytest.mark.parametrize("name, words", [("raises:Raises", "did not train to its end"),
-                                         ("differs_from_itself:DiffersFromItself", "does not repeat itself")])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("raises:Raises", "did not train to its end"),
+        ("differs_from_itself:DiffersFromItself", "does not repeat itself"),
+    ],
+)
 def test_no_impact_is_claimed_of_a_run_that_shows_none(run, name, words):
     file, _, kind = name.partition(":")
     result = run(f"fixtures/trainers/{file}.py:{kind}")

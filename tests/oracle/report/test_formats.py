@@ -32,7 +32,7 @@ def test_the_text_is_the_snapshot(sample: tuple[str, Result]) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["md", "html", "xml"])
-@pytest.mark.parametrize("name", ["diverged", "killed", "match", "several_causes"])
+@pytest.mark.parametrize("name", ["bug_report", "diverged", "killed", "match", "several_causes"])
 def test_other_formats_are_the_snapshot(samples: dict[str, Result], name: str, suffix: str) -> None:
     check_snapshot(name, suffix, samples[name])
 
