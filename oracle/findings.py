@@ -15,6 +15,7 @@ from diffs.first import Comparison, Difference, differences
 from diffs.trace import Trace
 from diffs.ulp import worst_ulp
 from oracle.candidate import Candidate, Runs, WarmRuns
+from oracle.explain.clues import Update, clues
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.explanation import Explanation, Found, Gap
 from oracle.explain.site import find_site
@@ -23,6 +24,10 @@ from oracle.replays import Reading, Replay, Replays
 from oracle.result import At, Cause, Compared, FirstDivergence, Latent, OneSided, Site, Unexplained
 from reference_loop.moments import MOMENTS, Address, causal_key
 from reference_loop.semantics import KNOBS
+
+# What an update starts from and what it does, as far as clues are read from it.
+STATE = ((-1, "start", "parameter"),)
+UPDATE = (("consume", "gradient"), ("update", "parameter"), ("update", "optimizer_state"))
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,18 @@ class Findings:
         return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=silent)
 
     def unexplained(self, gap: Gap) -> Unexplained:
-        """A gap with its site and what was ruled out."""
+        """A gap with its site, what was ruled out, and what the numbers say."""
         assert self.candidate.trace is not None
-        return Unexplained(site=find_site(gap.trace, self.candidate.trace, gap.at), ruled_out=gap.tried)
+        site = find_site(gap.trace, self.candidate.trace, gap.at)
+        return Unexplained(site=site, ruled_out=gap.tried, evidence=tuple(self._clues(gap)))
+
+    def _clues(self, gap: Gap) -> Iterator[str]:
+        at = gap.at.address
+        if self.candidate.full is None or not self.candidate.complete or at.moment not in ("consume", "update"):
+            return
+        places = [*STATE, *((at.update, *place) for place in UPDATE), *((at.update - 1, *place) for place in UPDATE)]
+        run = self.replays.one(gap.reading, through=at.update, capture={"moments": [list(place) for place in places]})
+        yield from clues(at, Update(at.update, read_tensors(run.folder), read_tensors(self.candidate.full)))
 
     def causes(self, found: Explanation) -> Iterator[Cause]:
         """The causes in the order in which they show.

@@ -245,7 +245,9 @@ class Explainer:
             for name, value in options(now.reading, now.replay.samples, through)
             if self.trials.made(now.reading.with_knob(name, value), _horizon(now.target))
         )
-        return replace(now, gaps=(*now.gaps, Gap(at=now.target, trace=now.replay.trace, tried=tried)))
+        return replace(
+            now, gaps=(*now.gaps, Gap(at=now.target, reading=now.reading, trace=now.replay.trace, tried=tried))
+        )
 
     def _pin(self, now: Explanation) -> Explanation | None:
         """Note a gap, take the candidate's values there and go on behind it; None if that does not lead on."""

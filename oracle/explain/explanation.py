@@ -44,9 +44,13 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A difference that nothing explains, and what was replayed and is not it."""
+    """A difference that nothing explains, and what was replayed and is not it.
+
+    reading, trace: the reference run that differs there.
+    """
 
     at: Difference
+    reading: Reading
     trace: Trace
     tried: tuple[str, ...]
 

@@ -183,6 +183,7 @@ def _unexplained(item: Unexplained) -> Paragraph:
     ruled_out = ", ".join([*item.ruled_out[:SHOWN], *_cut(len(item.ruled_out))])
     clauses = (
         f"Agree, bit for bit: {agreeing}." if agreeing else "",
+        *(f"The numbers say: {clue}." for clue in item.evidence),
         f"Ruled out by replay: {ruled_out}." if ruled_out else "No knob acts there.",
     )
     return Paragraph("Unexplained", f"{phrases.place(item.site)}.", tuple(filter(None, clauses)))
