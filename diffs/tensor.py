@@ -86,7 +86,7 @@ class Tally:
 
     dtype, shape: of both tensors.
 
-    Every block of the reference goes through `add` or `weigh` if any goes through `add`: the reference's norm needs all.
+    If any block goes through `add`, every other one goes through `weigh`: the reference's norm needs all.
     """
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -46,7 +46,8 @@ def differences(reference: Any, candidate: Any) -> list[StateDifference]:
     """
     left, right = _State(reference), _State(candidate)
     found = [*_plain(left, right), *_tensors(left, right)]
-    order = {path: place for place, path in enumerate([*left.items, *(right.items.keys() - left.items.keys())])}
+    places = [*left.items, *(path for path in right.items if path not in left.items)]
+    order = {path: place for place, path in enumerate(places)}
     return sorted(found, key=lambda difference: order.get(difference.path, len(order)))
 
 

@@ -9,6 +9,7 @@ import io
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from diffs.checkpoints.stored import Damaged, Span, Stored, size_of
 
 MAGIC = 0x1950A86A20F9469CFC6C  # of the older form
 _LOCAL = struct.Struct("<4s5H3I2H")  # a zip record's own header
+_BLOCK_BYTES = 1 << 20
 _SIGNATURE = b"PK\x03\x04"
 
 
@@ -43,6 +45,24 @@ def load(path: Path, region: Span | None = None) -> tuple[Any, set[str]]:
         return _load_stream(file, span)
 
 
+def broken_record(path: Path) -> str | None:
+    """The first record of an archive whose checksum does not fit, with the tensor in it, or None.
+
+    torch.save can be told to compute none; an archive in which no storage's fits says nothing.
+    """
+    with open(path, "rb") as file:
+        if file.read(4) != _SIGNATURE:
+            return None
+        whole = _Archive(file, Span(str(path), 0, size_of(path)))
+        storages = [name for name in whole.records if name.startswith("data/")]
+        broken = [name for name in ("data.pkl", *storages) if not whole.fits(name)]
+        if not broken or (len(storages) > 1 and len([name for name in broken if name in storages]) == len(storages)):
+            return None
+        saved, _ = unpickle(whole.content("data.pkl"), str(path), lambda key, size: Span(f"data/{key}", 0, size))
+    tensor = next((name for name, record in named_tensors(saved) if record == broken[0]), None)
+    return f"the record {broken[0]!r}" + (f", the tensor {tensor!r}" if tensor else "")
+
+
 class _Archive:
     """A zip archive in a part of a file."""
 
@@ -66,16 +86,26 @@ class _Archive:
             raise Damaged(
                 f"{self.span.path} is a zip archive without data.pkl, it holds {names}: torch.save wrote it not"
             )
-        if "byteorder" in self.records and self._content("byteorder") != b"little":
+        if "byteorder" in self.records and self.content("byteorder") != b"little":
             raise Damaged(f"{self.span.path} was written on a big-endian machine: save it again on this one")
         if self.records["data.pkl"].file_size > LARGEST_PICKLE:
             raise Damaged(f"{self.span.path}: data.pkl has {self.records['data.pkl'].file_size:,} bytes")
-        return unpickle(self._content("data.pkl"), self.span.path, self._storage)
+        return unpickle(self.content("data.pkl"), self.span.path, self._storage)
 
-    def _content(self, name: str) -> bytes:
+    def content(self, name: str) -> bytes:
+        """The bytes of a record."""
         span = self._place(name)
         self.file.seek(span.start)
         return self.file.read(span.size)
+
+    def fits(self, name: str) -> bool:
+        """Whether a record's bytes have the checksum that was saved with them."""
+        span = self._place(name)
+        checksum = 0
+        for start in range(0, span.size, _BLOCK_BYTES):
+            block = os.pread(self.file.fileno(), min(_BLOCK_BYTES, span.size - start), span.start + start)
+            checksum = zlib.crc32(block, checksum)
+        return checksum == self.records[name].CRC
 
     def _storage(self, key: Any, size: int) -> Span:
         name = f"data/{key}"

@@ -55,7 +55,7 @@ class Part:
 class File:
     """A file that was read.
 
-    name: below the checkpoint's folder. kind: "safetensors", "torch.save", "pickle" or "json".
+    name: below the checkpoint's folder. kind: "safetensors", "torch.save", "json", or "chunks" of a distributed one.
     foreign: classes and functions that its pickle names and that torch.load would have to import.
     """
 
@@ -70,7 +70,8 @@ class Checkpoint:
 
     path: the file or folder. format: its name, such as "transformers.Trainer".
     holds: the parts that the format has a place for.
-    parts: those that are there. files: what was read. notes: what is worth knowing, a sentence each.
+    parts: those that are there. files: what was read. unread: files of the folder that were not.
+    notes: what is worth knowing, a sentence each.
     derived: parts that the trainer works out anew on a resume, with what it does so from.
     """
 
@@ -79,6 +80,7 @@ class Checkpoint:
     holds: frozenset[str]
     parts: dict[str, Part] = field(default_factory=dict)
     files: list[File] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     derived: dict[str, str] = field(default_factory=dict)
 
@@ -152,9 +154,7 @@ class _Split:
                 items = {self._key(key): (key, item) for key, item in value.items()}
                 kept = {name: self.take(item, (*path, name), depth + 1) for name, (_, item) in items.items()}
                 # A table of tensors alone leaves nothing behind.
-                return {
-                    name: kept[name] for name, (_, item) in items.items() if not _held_tensors_alone(item, kept[name])
-                }
+                return {name: kept[name] for name, (_, item) in items.items() if _is_left(item, kept[name])}
             if isinstance(value, (set, frozenset)):
                 return sorted(map(str, value))
             found = [self.take(item, (*path, str(place)), depth + 1) for place, item in enumerate(value)]
@@ -176,9 +176,9 @@ class _Split:
         self.tensors[name] = tensor
 
 
-def _held_tensors_alone(value: Any, plain: Any) -> bool:
-    """Whether nothing is left of a value without its tensors, although there was something."""
-    return plain is _TENSOR or (plain in ({}, []) and isinstance(value, (Mapping, list, tuple)) and len(value) > 0)
+def _is_left(value: Any, plain: Any) -> bool:
+    """Whether something is left of a value without its tensors, or there was nothing in it."""
+    return plain is not _TENSOR and not (plain in ({}, []) and isinstance(value, (Mapping, list, tuple)) and value)
 
 
 def _leaf(value: Any) -> Any:
@@ -186,6 +186,8 @@ def _leaf(value: Any) -> Any:
         return value.item() if value.size else []
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, int) and value.bit_length() > 10_000:
+        return hex(value)  # Python refuses to print it as a decimal
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (bytes, bytearray)):

@@ -25,7 +25,7 @@ class TensorOutcome:
 
     name: in the reference, or in the candidate where it alone has the tensor.
     outcome: "differs", "dtype" or "shape" (it has another), "missing" (the candidate lacks it), "added" (the reference
-        lacks it), "renamed" (the content has another name) or "tied" (one side has the content once, under another name).
+        lacks it), "renamed" (the content has another name) or "tied" (one side has it once, under another name).
     other: its name in the candidate, or the name that it is tied to; None if that is `name`.
     reference, candidate: (dtype, shape) on either side; None where it is lacking, or tied.
     difference: what comparing the elements found; None if they were not compared.
@@ -137,14 +137,14 @@ class CheckpointComparison:
 def compare(reference: Checkpoint, candidate: Checkpoint) -> CheckpointComparison:
     """Compare two checkpoints.
 
-    Of one format, every part decides. Of two, those parts that both formats have a place for, and of plain state the
-    entries that both have.
+    Of one format, every part decides. Of two, those that both checkpoints have, and of plain state the entries that
+    both have; arguments, and what fits nowhere, mean another thing in each format and are not compared.
 
     Raises:
         NotComparable: a file breaks while it is read, or a tensor has no plain memory.
     """
     same_format = reference.format == candidate.format
-    common = frozenset(PARTS) if same_format else reference.holds & candidate.holds
+    common = frozenset(PARTS) if same_format else frozenset(PARTS) - {"arguments", "other"}
     drafts: list[tuple[PartComparison, list[tuple[str, str]]]] = []
     pairs: list[tuple[Stored, Stored]] = []
     for name in PARTS:
@@ -155,7 +155,7 @@ def compare(reference: Checkpoint, candidate: Checkpoint) -> CheckpointCompariso
             drafts.append((draft, waiting))
         elif left is not None or right is not None:
             sides = "both" if left and right else "reference" if left else "candidate"
-            drafts.append((PartComparison(part=name, sides=sides, compared=name in common), []))
+            drafts.append((PartComparison(part=name, sides=sides, compared=same_format), []))
     # All at once, because what lies side by side in a file is compared as one, whichever part it belongs to.
     found = iter(windows.compare(pairs))
     parts = tuple(_measured(draft, waiting, list(islice(found, len(waiting)))) for draft, waiting in drafts)
@@ -164,19 +164,11 @@ def compare(reference: Checkpoint, candidate: Checkpoint) -> CheckpointCompariso
 
 def _matched(name: str, left: Part, right: Part, same_format: bool) -> tuple[PartComparison, list[tuple[str, str]]]:
     """A part's comparison without the elements, and the names of the tensors whose elements are to be compared."""
-    state, values, ignored = _state(left, right, same_format)
-    draft = PartComparison(
-        part=name,
-        sides="both",
-        compared=True,
-        state=tuple(state),
-        values=values,
-        ignored=ignored,
-        named_alike=same_format,
-    )
+    draft = PartComparison(part=name, sides="both", compared=True, named_alike=same_format)
     if left.by_index != right.by_index and left.tensors and right.tensors:
-        return _matched_by_content(draft, left, right), []
+        return _matched_by_content(_with_state(draft, left, right, False), left, right), []
     paired = pairing.pair(left.tensors, right.tensors)
+    draft = _with_state(draft, left, right, paired.rule is None)
     outcomes: list[TensorOutcome] = []
     waiting: list[tuple[str, str]] = []
     for one, other in paired.same:
@@ -189,8 +181,8 @@ def _matched(name: str, left: Part, right: Part, same_format: bool) -> tuple[Par
         outcomes.append(TensorOutcome(name=one, outcome="renamed", other=other, reference=form, candidate=form))
     for side, one, other in paired.tied:
         form = _form((left if side == "reference" else right).tensors[one])
-        forms = {"reference": form} if side == "reference" else {"candidate": form}
-        outcomes.append(TensorOutcome(name=one, outcome="tied", other=other, **forms))
+        ours, theirs = (form, None) if side == "reference" else (None, form)
+        outcomes.append(TensorOutcome(name=one, outcome="tied", other=other, reference=ours, candidate=theirs))
     outcomes += _lacking(left, right, paired.missing, paired.added)
     nbytes = sum(left.tensors[one].nbytes for one, _ in (*waiting, *paired.renamed))
     renamed = len(paired.renamed)
@@ -259,22 +251,26 @@ def _measured(
     )
 
 
-def _state(left: Part, right: Part, same_format: bool) -> tuple[list[StateDifference], bool, int]:
-    """What differs in plain state, whether there was any to compare, and how many entries one side alone has."""
-    ours, theirs, ignored = left.plain, right.plain, 0
-    if left.by_index != right.by_index:
-        ours, theirs = _without_parameters(ours), _without_parameters(theirs)
-    if not same_format:
-        ours, theirs, ignored = _common(ours, theirs)
-    if repr(ours) == repr(theirs):  # exact, and much faster than deepdiff
-        return [], bool(ours), ignored
-    from diffs.tree import differences
+def _with_state(draft: PartComparison, left: Part, right: Part, same_names: bool) -> PartComparison:
+    """A part's comparison with what differs in plain state.
 
-    return differences(ours, theirs), bool(ours or theirs), ignored
+    same_names: whether parameters have the same names on both sides.
+    """
+    ours, theirs, ignored = left.plain, right.plain, 0
+    if not same_names:
+        ours, theirs = _without_parameters(ours), _without_parameters(theirs)
+    if not draft.named_alike:
+        ours, theirs, ignored = _common(ours, theirs)
+    state: list[StateDifference] = []
+    if repr(ours) != repr(theirs):  # exact, and much faster than deepdiff
+        from diffs.tree import differences
+
+        state = differences(ours, theirs)
+    return replace(draft, state=tuple(state), values=bool(ours or theirs), ignored=ignored)
 
 
 def _without_parameters(plain: Any) -> Any:
-    """Plain state without the names of an optimizer's parameters, which one side numbers."""
+    """Plain state without the names of an optimizer's parameters."""
     if isinstance(plain, dict):
         return {key: _without_parameters(item) for key, item in plain.items() if key != "parameters"}
     return [_without_parameters(item) for item in plain] if isinstance(plain, list) else plain

@@ -18,6 +18,7 @@ from typing import Any
 from diffs.checkpoints import naming
 from diffs.checkpoints.checkpoint import Checkpoint
 from diffs.checkpoints.files import Files
+from diffs.checkpoints.pickled import Record
 from diffs.checkpoints.states import put_optimizer
 from diffs.checkpoints.stored import Damaged, Span, Stored, cut
 from diffs.checkpoints.stored import read as read_bytes
@@ -122,7 +123,8 @@ class _Place:
 def _read_partitions(
     checkpoint: Checkpoint, model: dict[str, Any], module: Mapping[str, Any], ranks: list[dict[str, Any]]
 ) -> None:
-    stage = int(ranks[0].get("zero_stage", 1))
+    stage = ranks[0].get("zero_stage", 1)
+    stage = int(stage.arguments[0] if isinstance(stage, Record) else stage)  # an enum's member, or its number
     masters = [_groups(rank["fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"]) for rank in ranks]
     places = list(_places(model["param_shapes"], ranks[0], len(ranks) if stage == 3 else 1))
     buffers = set(model.get("buffer_names") or ())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from diffs.checkpoints import archive
-from diffs.checkpoints.checkpoint import Checkpoint
+from diffs.checkpoints.checkpoint import PARTS, Checkpoint
 from diffs.checkpoints.files import Files
 from diffs.checkpoints.pickled import Record
 from diffs.checkpoints.states import fill
@@ -34,7 +34,7 @@ def read(files: Files, names: set[str], checkpoint: Checkpoint) -> None:
     """Fill a checkpoint from a folder."""
     checkpoint.format = FORMAT
     fill(checkpoint, nested(files, ""), ordered=False)
-    checkpoint.holds = frozenset(checkpoint.parts)
+    checkpoint.holds = frozenset(PARTS)
 
 
 def nested(files: Files, folder: str) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def _span(files: Files, folder: str, name: str, info: Any) -> Span:
     if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
         raise Damaged(f"{files.root / folder} looks for {name!r} at the bytes {offset!r} to {length!r} of {file!r}")
     path = files.root / folder / file
+    files.note(f"{folder}/{file}" if folder else file, "chunks")
     if offset + length > (end := size_of(path)):
         raise Damaged(f"{path} ends at byte {end:,}, inside {name!r}, which ends at byte {offset + length:,}")
     return Span(str(path), offset, length)

@@ -32,6 +32,11 @@ class Files:
         """What is in the folder, or in one below it."""
         return set(os.listdir(self.root / folder))
 
+    def note(self, name: str, kind: str, foreign: tuple[str, ...] = ()) -> None:
+        """Keep account of a file, once."""
+        if all(file.name != name for file in self.read[-1:]):
+            self.read.append(File(name, kind, foreign))
+
     def load(self, name: str) -> Any:
         """What a file holds: nested data with a `Stored` for each tensor. The tensors of a safetensors file by name.
 
@@ -44,12 +49,12 @@ class Files:
         with self._opened(path) as file:
             head = file.read(16)
         if safetensors.recognises(head):
-            self.read.append(File(name, "safetensors"))
+            self.note(name, "safetensors")
             return _checked(safetensors.read_tensors(path), path)
         if archive.recognises(head):
             return self._unpickled(name, path)
         if head.lstrip()[:1] in (b"{", b"["):
-            self.read.append(File(name, "json"))
+            self.note(name, "json")
             return load_json(path)
         found = f"begins with {head[:8].hex(' ')}" if head else "is empty"
         raise Damaged(f"{path} {found}: it is no safetensors, torch.save or JSON file")
@@ -64,12 +69,12 @@ class Files:
     def _unpickled(self, name: str, path: Path) -> Any:
         try:
             value, foreign = archive.load(path)
-        except Unsafe as error:
+        except Unsafe:
             if not self.trust:
-                raise Unsafe(f"{error}: --trust unpickles it, and so runs its code") from None
-            self.read.append(File(name, "torch.save", ("(trusted)",)))
+                raise
+            self.note(name, "torch.save", ("(trusted)",))
             return torch.load(path, map_location="cpu", weights_only=False)
-        self.read.append(File(name, "torch.save", tuple(sorted(foreign))))
+        self.note(name, "torch.save", tuple(sorted(foreign)))
         return value
 
 

@@ -17,7 +17,7 @@ from diffs.checkpoints import (
     states,
     transformers,
 )
-from diffs.checkpoints.checkpoint import Checkpoint
+from diffs.checkpoints.checkpoint import PARTS, Checkpoint
 from diffs.checkpoints.files import Files
 from diffs.checkpoints.stored import Damaged
 from diffs.verdict import NotComparable
@@ -57,11 +57,10 @@ def _opened(path: Path, trust: bool) -> Checkpoint:
     files = Files(path, trust)
     checkpoint = Checkpoint(path, "", frozenset(), files=files.read)
     names = files.names()
-    for reader in FOLDERS:
-        if reader.recognises(names):
-            reader.read(files, names, checkpoint)
-            return checkpoint
-    if reference.FILE in names:
+    reader = next((reader for reader in FOLDERS if reader.recognises(names)), None)
+    if reader is not None:
+        reader.read(files, names, checkpoint)
+    elif reference.FILE in names:
         _read_file(files, reference.FILE, checkpoint)
     elif (name := shards.find(names)) is not None:
         _read_file(files, name, checkpoint)
@@ -70,6 +69,8 @@ def _opened(path: Path, trust: bool) -> Checkpoint:
             f"{path} is no checkpoint that is known: it holds {', '.join(sorted(names)[:8]) or 'nothing'}"
             f"{', ...' if len(names) > 8 else ''}: name the folder or file that was saved"
         )
+    read = {file.name.partition("/")[0] for file in files.read}
+    checkpoint.unread = tuple(sorted(names - read - {"latest"}))
     return checkpoint
 
 
@@ -91,4 +92,4 @@ def _read_file(files: Files, name: str, checkpoint: Checkpoint) -> None:
                 return
         checkpoint.format = "torch.save"
         states.fill(checkpoint, saved)
-        checkpoint.holds = frozenset(checkpoint.parts)
+        checkpoint.holds = frozenset(PARTS)

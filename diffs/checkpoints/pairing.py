@@ -80,10 +80,10 @@ def _rule(left: list[str], right: list[str], reference: Table, candidate: Table)
         for suffix in _suffixes(other):
             ends[suffix].append(other)
     for name in left:
-        suffix = next((suffix for suffix in _suffixes(name) if suffix in ends), None)
-        for other in ends.get(suffix or "", ())[:4]:
+        suffix = next((suffix for suffix in _suffixes(name) if suffix in ends), "")
+        for other in ends.get(suffix, ())[:4]:
             if _alike(reference[name], candidate[other]):
-                votes[name.removesuffix(suffix or ""), other.removesuffix(suffix or "")] += 1
+                votes[name.removesuffix(suffix), other.removesuffix(suffix)] += 1
     if not votes:
         return None
     (off, on), count = max(votes.items(), key=lambda item: (item[1], -len(item[0][0]) - len(item[0][1])))

@@ -161,7 +161,8 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         full = f"{module}.{name}"
         if module.partition(".")[0] in _NO_DATA or full in _NO_DATA:
             raise Unsafe(f"names {full}")
-        self.foreign.add(full)
+        if not full.startswith(_HARMLESS):
+            self.foreign.add(full)
         return _Class(name, (Record,), {"name": full})
 
     def persistent_load(self, pid: Any) -> Any:
@@ -183,8 +184,9 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def load_build(self) -> None:
         """Set a state on what may have one."""
-        state = self.stack.pop()
-        instance = self.stack[-1]
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        state = stack.pop()
+        instance = stack[-1]
         if isinstance(instance, (_Array, _Dtype)):
             instance.take(state)
         elif isinstance(instance, Record):
@@ -327,6 +329,9 @@ _STORAGES = {
 _DATA = frozenset(
     {"datetime", "pathlib", "decimal", "fractions", "uuid", "functools", "types", "numpy", "random", "re"}
 )
+
+# Classes of plain data, although torch.load with weights_only=True does not know them.
+_HARMLESS = ("torch.distributed.checkpoint.", "pathlib.", "datetime.", "decimal.", "fractions.", "uuid.", "argparse.")
 
 # What no data needs. Nothing here is ever run, whether it stands in this list or not: the list is for the message.
 _NO_DATA = frozenset(

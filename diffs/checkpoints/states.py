@@ -68,7 +68,7 @@ def fill(checkpoint: Checkpoint, saved: Any, ordered: bool = True) -> None:
     ):
         checkpoint.put("parameter", saved)
         return
-    weights = {}
+    weights: dict[Any, Any] = {}
     for key, part in parts.items():
         if part == "parameter" and isinstance(saved[key], Mapping):
             inner = saved[key]

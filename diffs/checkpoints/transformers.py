@@ -75,7 +75,7 @@ def _read_training(
         put_generators(checkpoint, files.load(name), f"rank{rank}" if len(ranks) > 1 else "")
     state = files.load("trainer_state.json")
     if isinstance(state, dict):
-        counters = {"global_step", "epoch", "num_input_tokens_seen", "total_flos"}
+        counters = ("global_step", "epoch", "num_input_tokens_seen", "total_flos")
         checkpoint.put("counter", {"updates" if k == "global_step" else k: state[k] for k in counters if k in state})
         checkpoint.put("other", {"trainer_state": {k: v for k, v in state.items() if k not in counters}})
     if "training_args.bin" in names:

@@ -257,7 +257,7 @@ def digest(tensor: Stored) -> bytes:
 
     state = xxhash.xxh3_128(f"{tensor.dtype} {tensor.shape}\n".encode())
     if tensor.spans is None:
-        state.update(tensor.tensor().contiguous().reshape(-1).view(torch.uint8).numpy())
+        state.update(tensor.tensor().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return state.digest()
     window = Window()
     try:
