@@ -148,8 +148,8 @@ class Resume:
         wanted = self.every_cut() if chains is None else [self.settled(chain) for chain in chains]
         for chain, attempts in self._attempts(wanted):
             self.found.append(self._named(self.of(chain, attempts)))
-        worst = min(self.found, key=lambda found: ("diverged", "not_comparable", "match").index(found.verdict))
-        return self._of_found(worst)
+        ranks = ("diverged", "match", "not_comparable")
+        return self._of_found(min(self.found, key=lambda found: ranks.index(found.verdict)))
 
     def every_cut(self) -> list[tuple[Cut, ...]]:
         """After every update, and what follows it; in the middle of every window, evaluation and save."""
@@ -360,8 +360,15 @@ class Resume:
             result,
             resumptions=tuple(map(_resumption, self.found)),
             one_sided=tuple(one_sided(comparison)),
-            passed=result.passed and all(each.verdict == "match" for each in self.found),
+            notes=(*result.notes, *self._failures()),
+            passed=result.passed and all(each.verdict == "match" or each.saved is None for each in self.found),
         )
+
+    def _failures(self) -> Iterator[str]:
+        """Say how many of several interruptions left nothing that could be resumed."""
+        lost = [found for found in self.found if found.verdict == "not_comparable" and found.saved is not None]
+        if lost and len(self.found) > 1:
+            yield f"{len(lost)} of {len(self.found)} runs did not resume, though something whole had been saved before"
 
     def _result(self, verdict: Any, comparison: Comparison | None = None, **more: Any) -> Result:
         result = self.case._result(verdict, comparison, **more)

@@ -168,11 +168,13 @@ class Resumed:
             state.lr = {name: rate for name, rate in self.request["rates"].items() if name in state.lr}
         if "order" in self.taken:
             self._reorder(state, restore, self._order(state, restore.at.index))
-        elif "cursor" in self.taken and restore.at.index == 0 and "order" not in self.ways:
-            self._reorder(state, restore, checkpoint.load(self.folder)["order"]["epoch"])
+        elif "cursor" in self.taken and "order" not in self.ways:
+            saved = checkpoint.load(self.folder)
+            same = saved["cursor"][0] == restore.at.epoch
+            self._reorder(state, restore, saved["order"]["epoch"] if same else None)
 
-    def _reorder(self, state: State, restore: Restore, known: list[int]) -> None:
-        """Go through the epoch in a known order."""
+    def _reorder(self, state: State, restore: Restore, known: list[int] | None) -> None:
+        """Go through the epoch in a known order; None: in the one that it draws."""
         at, loader = restore.at, state.loader
         draw = loader.draw
         if at.index > 0:
@@ -183,7 +185,7 @@ class Resumed:
 
         def drawn(epoch: int, order: str) -> list[int]:
             usual = draw(epoch, order)  # it moves the generators, whatever comes of it
-            return known if epoch == at.epoch else usual
+            return known if known is not None and epoch == at.epoch else usual
 
         loader.draw = drawn  # type: ignore[method-assign]
 
