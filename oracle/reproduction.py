@@ -60,7 +60,8 @@ def reproduce(
         if shown is None or case.found is None:
             return Reproduction(cause=cause.knob, recipe=to_dict(request.recipe), reruns=found.reruns,
                                 reason="in fresh processes the smallest recipe does not show the cause")  # fmt: skip
-        text, output, reason = _script(case, case.found, shown, say)
+        besides = tuple(sentence(one) for one in again.causes if one is not shown)
+        text, output, reason = _script(case, case.found, shown, besides, say)
         return Reproduction(
             cause=cause.knob,
             recipe=to_dict(request.recipe),
@@ -86,11 +87,11 @@ def _numbers(case: Case) -> Iterator[FirstDivergence]:
 
 
 def _script(
-    case: Case, found: Explanation, cause: Cause, say: Callable[[str], None]
+    case: Case, found: Explanation, cause: Cause, besides: tuple[str, ...], say: Callable[[str], None]
 ) -> tuple[str | None, str | None, str | None]:
     """The script and what it printed, or the reason that there is none."""
     try:
-        text = scripts.script(_facts(case, found, cause))
+        text = scripts.script(_facts(case, found, cause, besides))
     except NoScript as reason:
         return None, None, str(reason)
     say("running the script")
@@ -101,7 +102,7 @@ def _script(
     return text, output, None
 
 
-def _facts(case: Case, found: Explanation, cause: Cause) -> scripts.Case:
+def _facts(case: Case, found: Explanation, cause: Cause, besides: tuple[str, ...] = ()) -> scripts.Case:
     findings, original = case.findings, case.findings.reading
     if case.request.device != "cpu":
         raise NoScript(f"scripts are written for the CPU, and this ran on {case.request.device}")
@@ -122,6 +123,7 @@ def _facts(case: Case, found: Explanation, cause: Cause) -> scripts.Case:
         trainer=trainers.absolute(case.request.trainer),
         versions=versions,
         title=f"{sentence(cause).replace('the candidate', ' '.join(filter(None, (name, version))), 1)}.",
+        besides=besides,
         plain=Side.of(without, replay.trace),
         marked=Side.of(found.reading, found.replay.trace),
         asked=asked,

@@ -26,6 +26,7 @@ class Case:
 
     task: the task's file. trainer: as it was asked for. versions: of the candidate's environment.
     title: what the trainer does, as one sentence.
+    besides: what it does otherwise, too, a clause each.
     plain, marked: without and with the cause. asked: what the trainer was asked for.
     samples: of the training data. threads: of torch.
     """
@@ -34,6 +35,7 @@ class Case:
     trainer: str
     versions: Mapping[str, str]
     title: str
+    besides: tuple[str, ...] = ()
     plain: Side
     marked: Side
     asked: Side
@@ -49,7 +51,7 @@ def script(case: Case) -> str:
     """
     task = sources.inlined(case.task, replaced=("reference_loop.task",))
     call, trainer_file = _trainer(case, task)
-    plain = loop(case.plain, case.samples, "plain_loop", "The loop that PyTorch's documentation teaches.")
+    plain = loop(case.plain, case.samples, "plain_loop", "The loop by hand, as it is meant.")
     marked = loop(case.marked, case.samples, "marked_loop", "The same loop, deciding as the trainer decides.")
     if plain.splitlines()[2:] == marked.splitlines()[2:]:
         raise NoScript("the two meanings train alike: what differs is not training")
@@ -58,6 +60,7 @@ def script(case: Case) -> str:
     numpy = "numpy" in task.modules | (trainer_file.modules if trainer_file else set())
     text = template("script").render(
         title=case.title,
+        besides=case.besides,
         needs="torch" if trainers.is_file(case.trainer) else f"torch and {case.trainer}",
         install=" ".join(_requirements(case)),
         threads=case.threads,
@@ -139,7 +142,7 @@ def _in_house(case: Case, task: sources.Inlined, facts: dict[str, Any]) -> tuple
 
 
 OWN_NAMES = frozenset(
-    {"Task", "SEED", "PARAMETERS", "start_generators", "new_model", "new_data", "recorded", "SameOrder", "plain_loop",
+    {"Task", "SEED", "TRAINED", "start_generators", "new_model", "new_data", "recorded", "SameOrder", "plain_loop",
      "marked_loop", "with_trainer", "bits", "first_difference", "show", "Job", "task"}
 )  # fmt: skip
 """What the script defines itself."""
