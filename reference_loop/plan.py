@@ -78,11 +78,11 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
                 continue
             if index == 0 and s.model.mode == "train":
                 yield TrainMode(epoch)
-            for batch in _needed(s, window, position, count, divisor.batches):
+            for batch in _needed(recipe, s, window, position, count, divisor):
                 if batch > fetched:
                     yield Fetch(*batch, order=s.data.order, draws=s.rng.loader_draws)
                     fetched = batch
-            yield Forward(update, micro, epoch, index, reduction=divisor.reduction, loss_cast=s.precision.loss)
+            yield Forward(update, micro, epoch, index, reduction=divisor.reduction, loss_cast=_loss_cast(recipe, s))
             if s.gradient.clear == "before_backward":
                 yield Clear()
             yield Backward(update, micro, divisor)
@@ -244,32 +244,43 @@ def _counted(recipe: Recipe, s: Semantics, window: Window, position: int, count:
     """The micro-batches whose units divide the one at `position`: its window's, or those of its chunk of the epoch."""
     if s.accumulation.counted == "window":
         return window.batches
-    (epoch, index), k = window.batches[position], recipe.accumulation
-    first = index - index % k
-    return tuple((epoch, at) for at in range(first, min(first + k, count)))
+    return _chunk(recipe, *window.batches[position], count)
 
 
 def _needed(
-    s: Semantics, window: Window, position: int, count: int, counted: tuple[tuple[int, int], ...]
-) -> tuple[tuple[int, int], ...]:
-    """The batches that must have been fetched before the window's micro-batch at `position` is trained.
+    recipe: Recipe, s: Semantics, window: Window, position: int, count: int, divisor: Divisor
+) -> list[tuple[int, int]]:
+    """The batches that must have been fetched before the window's micro-batch at `position` is trained, in order.
 
-    counted: those whose units divide it.
+    count: micro-batches of an epoch.
     """
-    epoch, index = window.batches[position]
-    if s.accumulation.normalise.startswith("unit"):  # the divisor needs every batch that it counts
-        return counted
-    if s.data.lookahead == "window":
-        return tuple(batch for batch in window.batches if batch[0] == epoch)
-    if s.data.lookahead == "one" and index + 1 < count:
-        return ((epoch, index), (epoch, index + 1))
-    return ((epoch, index),)
+    (epoch, index), ahead = window.batches[position], s.data.lookahead
+    needed = {(epoch, index)}
+    if divisor.by_units:
+        needed.update(divisor.batches)
+    if ahead in ("window", "window_one"):
+        needed.update(_chunk(recipe, epoch, index, count))
+    if ahead in ("one", "window_one"):
+        last_epoch, last = max(needed)
+        needed.update([(last_epoch, last + 1)] if last + 1 < count else [])
+    return sorted(needed)
+
+
+def _chunk(recipe: Recipe, epoch: int, index: int, count: int) -> tuple[tuple[int, int], ...]:
+    """The batches that stand with one when an epoch is cut into as many as a window has, from its first on."""
+    first = index - index % recipe.accumulation
+    return tuple((epoch, at) for at in range(first, min(first + recipe.accumulation, count)))
 
 
 def _dtype(recipe: Recipe, s: Semantics) -> str:
     """The type that autocast computes in; full precision stays what it is."""
     asked = recipe.precision.dtype
     return asked if s.precision.compute == "as_asked" or asked == "float32" else s.precision.compute
+
+
+def _loss_cast(recipe: Recipe, s: Semantics) -> str:
+    """Where the loss is computed; without autocast it is all the same."""
+    return "inside_autocast" if _dtype(recipe, s) == "float32" else s.precision.loss
 
 
 def _scales(recipe: Recipe, s: Semantics) -> bool:

@@ -321,7 +321,7 @@ class Data:
             "drop": ("An incomplete last batch is left out.", _TORCH_DATA),
         }
     )
-    lookahead: Literal["none", "one", "window"] = _knob(
+    lookahead: Literal["none", "one", "window", "window_one"] = _knob(
         {
             "none": ("A batch is fetched when it is trained.", _TORCH_DATA),
             "one": (
@@ -329,6 +329,10 @@ class Data:
                 f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py",
             ),
             "window": ("All batches of a window are fetched before its first one is trained.", f"{_HF}/pull/34191"),
+            "window_one": (
+                "All batches of a window, and the one behind it, are fetched before its first one is trained.",
+                f"{_HF}/pull/34191",
+            ),
         },
         effect="style",
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +27,12 @@ class Adapter:
     }
 
     def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments  # one of the remedies, by "Class.argument"
+        self.arguments = arguments  # a remedy or a lever, by "Class.argument"
+
+    def passes(self, recipe: Any) -> dict[str, Any]:
+        """What is passed for a recipe, by "Class.argument"."""
+        job = SimpleNamespace(recipe=recipe, device=torch.device("cpu"))
+        return {f"Accelerator.{name}": value for name, value in accelerator_arguments(job, {}).items()}
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with accelerate; None where it can."""
@@ -46,7 +53,10 @@ class Adapter:
         recipe = job.recipe
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'accelerate': {reason}")
+        os.environ.update(told("environ", self.arguments))
         accelerator = Accelerator(**accelerator_arguments(job, self.arguments))
+        if told("float16", self.arguments):
+            use_float16(accelerator)
         model = job.model()
         optimizer = job.optimizer(model)
         model, optimizer, loader, scheduler = accelerator.prepare(
@@ -80,6 +90,20 @@ class Adapter:
                         break
 
 
+def told(owner: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of one class among settings by "Class.argument"."""
+    return {name.rpartition(".")[2]: value for name, value in settings.items() if name.startswith(f"{owner}.")}
+
+
+def use_float16(accelerator: Any) -> None:
+    """Let an accelerator that was asked for fp16 on the CPU compute in it, with a scaler: by itself it leaves both off.
+
+    To be called before `prepare`. It is how the code is reached that elsewhere runs on a GPU alone.
+    """
+    accelerator.native_amp = True
+    accelerator.scaler = torch.amp.GradScaler("cpu")
+
+
 def accelerator_arguments(job: Any, remedy: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `Accelerator` that the job's recipe states, the job's device, and what a remedy adds."""
     recipe = job.recipe
@@ -95,6 +119,8 @@ def accelerator_arguments(job: Any, remedy: dict[str, Any]) -> dict[str, Any]:
         arguments["kwargs_handlers"] = [GradScalerKwargs(**vars(recipe.scaler))]
     for name, value in remedy.items():
         owner, _, argument = name.rpartition(".")
+        if owner in ("environ", "float16"):
+            continue
         if owner == "GradientAccumulationPlugin":
             from accelerate.utils import GradientAccumulationPlugin
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
+from oracle.adapters.accelerate import told, use_float16
 from oracle.errors import TrainerError
 
 # What `Trainer` can be told of an optimizer by arguments; a recipe that states more gets the optimizer object itself.
@@ -20,8 +23,9 @@ CARRIED = {"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}
 class Adapter:
     """Trains a job with `Trainer`.
 
-    A model of transformers is trained on its own loss; any other is wrapped in a module that returns the task's loss,
-    as `Trainer` asks of plain modules.
+    A model of transformers is trained on its own loss, and so is a module that is written for `Trainer`: its forward
+    takes `labels`, and `num_items_in_batch` or `**loss_kwargs`. Any other is wrapped in a module that returns the
+    task's loss, as `Trainer` asks of plain modules.
     """
 
     name = "transformers"
@@ -41,7 +45,13 @@ class Adapter:
     }
 
     def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments  # one of the remedies, by "Class.argument"
+        self.arguments = arguments  # a remedy or a lever, by "Class.argument"
+
+    def passes(self, recipe: Any) -> dict[str, Any]:
+        """What is passed for a recipe, by "Class.argument"."""
+        job = SimpleNamespace(recipe=recipe, device=torch.device("cpu"), workdir=".")
+        found = {f"TrainingArguments.{name}": value for name, value in training_arguments(job).items()}
+        return found if by_arguments(recipe.optimizer) else {**found, "Trainer.optimizers": "(optimizer, None)"}
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with `Trainer`; None where it can."""
@@ -67,7 +77,7 @@ class Adapter:
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'transformers': {reason}")
         model = job.model()
-        own = isinstance(model, transformers.PreTrainedModel)
+        own = isinstance(model, transformers.PreTrainedModel) or has_own_loss(model)
         names = sample_names(job.train_data())
         trained = model if own else wrapped(job, model, names)
         arguments = training_arguments(job) | told("TrainingArguments", self.arguments)
@@ -78,7 +88,9 @@ class Adapter:
                 arguments["label_names"] = [name for name in names if name != "id"]
         if not by_arguments(recipe.optimizer) or told("Trainer", self.arguments):
             extra["optimizers"] = (job.optimizer(trained), None)
-        trainer = trainer_class(recipe)(
+        os.environ.update(told("environ", self.arguments))
+        kind = trainer_class(recipe)
+        trainer = (in_float16(kind) if told("float16", self.arguments) else kind)(
             model=trained,
             args=transformers.TrainingArguments(**arguments),
             train_dataset=job.train_data(),
@@ -91,9 +103,23 @@ class Adapter:
             trainer.train(resume_from_checkpoint=last_checkpoint(job.resume_from))
 
 
-def told(owner: str, remedy: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of one class among those of a remedy."""
-    return {name.rpartition(".")[2]: value for name, value in remedy.items() if name.startswith(f"{owner}.")}
+def has_own_loss(model: torch.nn.Module) -> bool:
+    """Whether a module is written for `Trainer`: it computes its loss, and divides it by what `Trainer` counts."""
+    names = inspect.signature(model.forward).parameters
+    return "labels" in names and not {"num_items_in_batch", "loss_kwargs"}.isdisjoint(names)
+
+
+def in_float16(kind: type) -> type:
+    """The trainer with float16 on the CPU, where its accelerator leaves it off; see `use_float16`."""
+
+    class Float16Trainer(kind):  # type: ignore[misc, valid-type]
+        """Overrides the method that makes the accelerator."""
+
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            use_float16(self.accelerator)
+
+    return Float16Trainer
 
 
 def training_arguments(job: Any) -> dict[str, Any]:

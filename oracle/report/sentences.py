@@ -169,6 +169,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "none": ("fetches each batch when it is trained on",),
         "one": ("fetches each batch before the previous one is trained on",),
         "window": ("fetches all batches of a window before the first is trained on",),
+        "window_one": ("fetches all batches of a window, and the one behind it, before the first is trained on",),
     },
     "rng.loader_draws": {
         "torch": ("draws the loader's seeds from the global generator",),

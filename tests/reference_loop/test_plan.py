@@ -180,6 +180,26 @@ def test_a_last_window_counted_in_samples_leaves_batches_behind_untrained(sample
     assert [op.index for op in plan(recipe, s, samples) if isinstance(op, Forward)] == indices
 
 
+@pytest.mark.parametrize(
+    ("value", "fetched"),
+    [("none", [1, 2, 3, 4, 5]), ("one", [2, 3, 4, 5, 5]), ("window", [3, 3, 3, 5, 5]), ("window_one", [4, 4, 4, 5, 5])],
+)
+def test_lookahead_fetches_batches_before_they_are_trained(value, fetched):
+    recipe = from_dict({"batch_size": 2, "accumulation": 3})
+    seen, count = [], 0
+    for operation in plan(recipe, Semantics.of(recipe).with_("data.lookahead", value), 10):
+        count += isinstance(operation, Fetch)
+        if isinstance(operation, Forward):
+            seen.append(count)
+    assert seen == fetched
+
+
+def test_where_the_loss_is_computed_makes_no_other_plan_without_autocast():
+    recipe = from_dict({"updates": 1})
+    s = Semantics.of(recipe)
+    assert list(plan(recipe, s.with_("precision.loss", "outside_autocast"), 4)) == list(plan(recipe, s, 4))
+
+
 def test_units_counted_by_chunk_divide_micro_batches_of_one_window_otherwise():
     recipe = from_dict({"epochs": 2, "batch_size": 2, "accumulation": 4})
     s = Semantics.of(recipe).with_("accumulation.normalise", "unit_mean").with_("accumulation.tail", "carry")

@@ -1,0 +1,117 @@
+"""Which argument of a trainer carries which decision, and what else moves one: data for `oracle semantics`.
+
+An argument is written "Class.argument", a variable "environ.NAME". Whether an argument exists in the version at hand,
+what its default is, and what the adapter passes, is read in the trainer's own environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A setting that moves a decision.
+
+    probe: the name of the probe that shows it; "" for a batch that no memory is found for.
+    arguments: what the adapter is constructed with.
+    proves: knobs of which the run says what the trainer does without the setting, too.
+    """
+
+    probe: str
+    arguments: Mapping[str, Any]
+    proves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What is known of one trainer's arguments.
+
+    classes: where each class is imported from.
+    carries: knob, "knob = value" or "hyperparameter.name" -> the arguments that carry it, the newest version's first.
+    chosen: "knob = value" -> what the adapter does where the version at hand has no argument for it: name and value.
+    loop: knobs that the loop around the trainer decides, as its documentation writes it.
+    """
+
+    classes: Mapping[str, str]
+    carries: Mapping[str, tuple[str, ...]]
+    chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    loop: frozenset[str] = frozenset()
+    levers: tuple[Lever, ...] = field(default=())
+
+
+FLOAT16 = Lever(
+    "float16 that overflows", {"float16.on_cpu": True}, ("clip.moment", "schedule.on_skip", "scaler.unit")
+)
+"""float16 made to work where the trainer leaves it off, to reach the code that handles the loss scale."""
+
+TABLES: dict[str, Table] = {
+    "accelerate": Table(
+        classes={
+            "Accelerator": "accelerate",
+            "DataLoaderConfiguration": "accelerate.utils",
+            "GradientAccumulationPlugin": "accelerate.utils",
+        },
+        carries={
+            "accumulation.tail": ("GradientAccumulationPlugin.sync_with_dataloader",),
+            "data.order": ("DataLoaderConfiguration.use_seedable_sampler",),
+            "precision.compute": ("Accelerator.mixed_precision",),
+            "schedule.cadence": ("Accelerator.step_scheduler_with_optimizer",),
+        },
+        loop=frozenset(
+            (
+                "clip.kind", "clip.moment", "data.tail", "evaluate.gradients", "evaluate.mode", "evaluate.rng",
+                "gradient.clear", "log.digits", "log.loss", "metric.aggregate", "model.mode", "optimizer.decay",
+                "optimizer.decay_set", "optimizer.kernel", "schedule.formula", "schedule.horizon", "schedule.order",
+                "schedule.stop",
+            )
+        ),
+        levers=(
+            Lever("ragged tail", {"GradientAccumulationPlugin.sync_with_dataloader": False}),
+            Lever("ragged tail", {"Accelerator.step_scheduler_with_optimizer": False}),
+            Lever("ragged tail", {"environ.ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}),
+            Lever("shuffled, with dropout", {"DataLoaderConfiguration.use_seedable_sampler": True}),
+            FLOAT16,
+            Lever("", {}),
+        ),
+    ),
+    "transformers": Table(
+        classes={
+            "AcceleratorConfig": "transformers.trainer_pt_utils",
+            "Trainer": "transformers",
+            "TrainingArguments": "transformers",
+        },
+        carries={
+            "clip.kind": ("TrainingArguments.max_grad_norm",),
+            "clip.moment": ("TrainingArguments.max_grad_norm",),
+            "data.order = sequential": ("TrainingArguments.train_sampling_strategy",),
+            "data.order = seeded_epoch": ("AcceleratorConfig.use_seedable_sampler",),
+            "data.tail": ("TrainingArguments.dataloader_drop_last",),
+            "hyperparameter.betas": ("TrainingArguments.adam_beta1",),
+            "hyperparameter.eps": ("TrainingArguments.adam_epsilon",),
+            "hyperparameter.max_norm": ("TrainingArguments.max_grad_norm",),
+            "hyperparameter.weight_decay": ("TrainingArguments.weight_decay",),
+            "optimizer.decay": ("TrainingArguments.optim",),
+            "optimizer.decay_set": ("Trainer.optimizers",),
+            "optimizer.kernel": ("TrainingArguments.optim",),
+            "precision.compute": ("TrainingArguments.bf16", "TrainingArguments.fp16"),
+            "schedule.formula": ("TrainingArguments.lr_scheduler_type",),
+            "schedule.horizon": ("TrainingArguments.max_steps",),
+            "schedule.stop": ("TrainingArguments.max_steps",),
+        },
+        chosen={"data.order = sequential": ("Trainer._get_train_sampler", "SequentialSampler")},
+        levers=(
+            Lever("decay and a clip that bites", {"TrainingArguments.optim": "adamw_torch"}),
+            Lever("decay and a clip that bites", {"TrainingArguments.max_grad_norm": 0.0}),
+            Lever(
+                "shuffled, with dropout",
+                {"TrainingArguments.accelerator_config": {"use_seedable_sampler": False}},
+            ),
+            FLOAT16,
+            Lever("", {}),
+            Lever("", {"TrainingArguments.auto_find_batch_size": True}),
+        ),
+    ),
+}  # fmt: skip
