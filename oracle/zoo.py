@@ -15,11 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from diffs.verdict import Policy
 from oracle import tasks
 from oracle.check import Request, check
 from oracle.errors import OracleError
 from oracle.replays import Server
 from oracle.result import Result
+from oracle.resume import cuts
+from oracle.resume.command import resume
 from oracle.worker import die_with_parent
 from reference_loop.recipe import Precision, Recipe, ScalerOptions, load
 
@@ -37,6 +40,7 @@ class Specimen:
     fault: in plain words. shows: (update, moment) of the first decisive difference. causes: in the order in which they
     show; none where no knob explains the fault. also: first causes that no recipe could tell from the expected one.
     expect: the verdict that a healthy trainer may have at most; None for one with a fault.
+    cut: where it is interrupted and resumed, as `oracle resume --cut` takes it; "" for one that is checked.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Specimen:
     report: str = ""
     base: str = ""
     expect: str | None = None
+    cut: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,7 @@ def _read(path: Path) -> Specimen:
         report=constants.get("REPORT", ""),
         base=constants.get("BASE", ""),
         expect=constants.get("EXPECT"),
+        cut=constants.get("CUT", ""),
     )
 
 
@@ -166,7 +172,7 @@ def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[Ou
     """A sample of the specimens, checked in fresh processes; none of a few."""
     for specimen in random.Random(len(chosen)).sample(list(chosen), round(share * len(chosen))):
         started = time.monotonic()
-        yield judge(specimen, check(request(specimen)), time.monotonic() - started)
+        yield judge(specimen, tried(specimen), time.monotonic() - started)
 
 
 def healthy_cases(
@@ -177,7 +183,7 @@ def healthy_cases(
     for one, task, seed, dtype in itertools.product(chosen, names, seeds, dtypes):
         options = ScalerOptions(init_scale=2.0**14, growth_interval=2) if dtype == "float16" else None
         recipe = replace(one.recipe, seed=seed, precision=Precision(dtype=dtype), scaler=options)
-        cases.append(replace(one, name=f"{one.name}-{task}-{seed}-{dtype}", task=task, recipe=recipe))
+        cases.append(replace(one, name=f"{one.name}-{task}-{seed}-{dtype}", task=task, recipe=recipe, cut=""))
     return cases
 
 
@@ -197,10 +203,18 @@ def request(specimen: Specimen) -> Request:
     return Request(task=specimen.task, trainer=f"{specimen.file}:Trainer", recipe=specimen.recipe, timeout=LIMIT)
 
 
+def tried(specimen: Specimen, server: Server | None = None) -> Result:
+    """What the oracle says of a specimen: of its check, or of its resume where it is to be interrupted."""
+    if not specimen.cut:
+        return check(request(specimen), server=server)
+    asked = replace(request(specimen), policy=Policy.parse("exact"))
+    return resume(asked, [cuts.parse(specimen.cut)], server=server)
+
+
 def _one(specimen: Specimen) -> Outcome:
     started = time.monotonic()
     try:
-        result = check(request(specimen), server=_server)
+        result = tried(specimen, _server)
     except OracleError as error:
         healthy = specimen.expect is not None
         return Outcome(

@@ -72,7 +72,7 @@ class Found:
 def resume(
     request: Request,
     chains: Sequence[tuple[Cut, ...]] | None,
-    progress: Progress,
+    progress: Progress = lambda words: None,
     server: Server | None = None,
     death: str = "exception",
 ) -> Result:
