@@ -286,8 +286,13 @@ def plan(
 @click.option("--junit", metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--html", metavar="FILE", help="Write it as a page.")
 @click.option("--markdown", metavar="FILE", help="Write it as a bug report, with a script that shows the first cause.")
-@click.option("--reruns", default=12, type=click.IntRange(min=0), metavar="N",
-              help="Checks that --markdown may spend on a smaller recipe.  [default: 12]")
+@click.option(
+    "--reruns",
+    default=12,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Checks that --markdown may spend on a smaller recipe.  [default: 12]",
+)
 def check(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
     seed: int | None, requirements: tuple[str, ...], python: str | None, allow_torch: bool, policy: str, strict: bool,
@@ -353,6 +358,9 @@ def check(
 @click.option("--cut", required=True, metavar="CUT", help="N, N.M, N:saved, N:save, N:evaluate, N,M..., or all.")
 @click.option("--death", default="exception", metavar="HOW", help="exception, SIGTERM, SIGINT, SIGKILL, full-disk, "
               "read-only.  [default: exception]")  # fmt: skip
+@click.option("--kill-sweep", "kills", default=0, type=click.IntRange(min=0), metavar="N",
+              help="SIGKILL at N points over the bytes of the save after CUT's updates.")  # fmt: skip
+@click.option("--warm", is_flag=True, help="Interrupt and resume in forks of a process that has all imported.")
 @click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
 @click.option("--python", metavar="PATH", help="Run it with the interpreter of another environment.")
 @click.option("--strict", is_flag=True, help="Fail on differences in witness values alone, too.")
@@ -365,8 +373,8 @@ def check(
 @click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
 def resume(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
-    seed: int | None, cut: str, death: str, requirements: tuple[str, ...], python: str | None, strict: bool,
-    timeout: float | None, threads: int, keep: str | None, **files: str | None,
+    seed: int | None, cut: str, death: str, kills: int, warm: bool, requirements: tuple[str, ...], python: str | None,
+    strict: bool, timeout: float | None, threads: int, keep: str | None, **files: str | None,
 ) -> int:  # fmt: skip
     """Interrupt a trainer, resume it in a fresh process, and compare it with its own uninterrupted run.
 
@@ -382,6 +390,8 @@ def resume(
     from oracle.tasks import find_task
     from oracle.trainers import find_trainer
 
+    if cut == "all" and kills:
+        raise click.UsageError("--kill-sweep takes the save after a number of updates: --cut N")
     chains = None if cut == "all" else [cuts.parse(cut, death)]
     if chains is None:
         cuts.check_death(death)
@@ -409,13 +419,72 @@ def resume(
         rerun=shlex.join(["oracle", *click.get_current_context().obj]),
     )
     with shown() as progress:
-        result = run(request, chains, progress, death=death)
+        result = run(request, chains, progress, death=death, kills=kills, warm=warm or kills > 0)
     from oracle.report import text
 
     if "-" not in wanted.values():
         click.echo(text.render(result), nl=False)
     _write_reports(result, wanted)
     return result.exit_code
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where the recording goes: a new folder.")
+@click.option("--level", default="digest", type=click.Choice(["digest", "full"]), help="Keep tensors in full, too.")
+@click.option("--at", metavar="A:B", help="Updates A to B alone.")
+@click.option("--every", default=1, type=click.IntRange(min=1), metavar="N", help="Each N-th update alone.")
+@click.option("--kinds", metavar="K,K", help="These kinds alone: parameter,gradient.")
+@click.option("--limit", metavar="SIZE", help="Stop recording before a process's trace is larger: 2GB.")
+@click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
+@click.option("--python", metavar="PATH", help="Look for its programs beside this interpreter first.")
+@as_json
+def record(
+    command: tuple[str, ...],
+    output: str,
+    level: str,
+    at: str | None,
+    every: int,
+    kinds: str | None,
+    limit: str | None,
+    requirements: tuple[str, ...],
+    python: str | None,
+    file: str | None,
+) -> int:
+    """Run COMMAND as it is, after --, and record what its processes train.
+
+    Exit code 0: it ended well. 3: it failed, or nothing could be recorded; what was recorded until then stays.
+    """
+    from oracle import environment, recording
+    from oracle.progress import shown
+    from oracle.recorder.session import Options
+
+    if file is not None:
+        _check_writable(file)
+    first, last = recording.updates(at)
+    options = Options(
+        folder=output,
+        level=level,
+        first=first,
+        last=last,
+        every=every,
+        kinds=recording.kinds(kinds),
+        limit_bytes=recording.size(limit),
+        command=command,
+    )
+    place = None
+    if requirements or python:
+        with shown() as progress:
+            place = environment.prepare(requirements, python=python, say=progress)
+    try:
+        found = recording.record(command, options, place)
+    except recording.NothingRecorded as error:
+        return _say(str(error), UNDECIDED)
+    if file is not None:
+        _write_json(file, found.to_dict())
+    for line in recording.lines(found):
+        click.echo(line, err=True)
+    return UNDECIDED if found.exit_code else 0
 
 
 @cli.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from diffs.first import Comparison, compare
 from diffs.trace import Trace, open_trace
+from oracle.candidate import Runs
 from oracle.check import Case, Progress, Request, opened
 from oracle.explain.engine import Explanation
 from oracle.explain.evidence import described
@@ -75,10 +77,14 @@ def resume(
     progress: Progress = lambda words: None,
     server: Server | None = None,
     death: str = "exception",
+    kills: int = 0,
+    warm: bool = False,
 ) -> Result:
     """Interrupt the candidate at each chain of cuts and resume it; hold it against its uninterrupted run.
 
     chains: None makes every cut that there is, each with `death`.
+    kills: in place of the first chain, as many deaths by SIGKILL, spread over the bytes of the save at its first cut.
+    warm: run what is interrupted and resumed in forks of a process that has the libraries imported, and nothing else.
     server: as `oracle.check.opened` takes it.
 
     Raises:
@@ -87,7 +93,11 @@ def resume(
     started = time.monotonic()
     asked = replace(request, recipe=saving(request.recipe), watch=True)
     with opened(asked, progress, server) as case:
-        result = Resume(case, progress, death).judge(chains)
+        tried = Resume(case, progress, death, kills, warm)
+        try:
+            result = tried.judge(chains)
+        finally:
+            tried.launch.close()
     return replace(result, seconds={"total": round(time.monotonic() - started, 3)})
 
 
@@ -103,6 +113,8 @@ class Resume:
     case: Case
     progress: Progress
     death: str
+    kills: int = 0
+    warm: bool = False
     _folders: Iterator[int] = field(default_factory=itertools.count)
     found: list[Found] = field(default_factory=list)
 
@@ -114,7 +126,12 @@ class Resume:
     @cached_property
     def launch(self) -> runs.Launcher:
         """Starts runs of the candidate."""
-        return runs.Launcher(self.case.findings.runs, self.root / "runs")
+        candidate = self.case.findings.runs
+        if self.warm and isinstance(candidate, Runs):
+            asked = self.case.request
+            warm = runs.warmed(candidate, candidate.spec["task"], asked.trainer, asked.threads, self.root / "server")
+            return runs.Launcher(warm, self.root / "runs", warm.server)
+        return runs.Launcher(candidate, self.root / "runs")
 
     @cached_property
     def whole(self) -> Trace:
@@ -146,6 +163,8 @@ class Resume:
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=described(candidate.wavers, None, None))
         wanted = self.every_cut() if chains is None else [self.settled(chain) for chain in chains]
+        if self.kills and chains:
+            wanted = self.sweep(chains[0][0], self.kills)
         for chain, attempts in self._attempts(wanted):
             self.found.append(self._named(self.of(chain, attempts)))
         ranks = ("diverged", "match", "not_comparable")
@@ -172,14 +191,22 @@ class Resume:
         return [self.settled((cut,)) for cut in found]
 
     def settled(self, chain: tuple[Cut, ...]) -> tuple[Cut, ...]:
-        """The cuts with the file and the byte at which a save is interrupted: half-way."""
-        return tuple(self._half_way(cut) if self._is_in_save(cut) and cut.byte is None else cut for cut in chain)
+        """The cuts with the file and the byte at which a save is interrupted."""
+        return tuple(self._placed(cut) if self._is_in_save(cut) and cut.byte is None else cut for cut in chain)
+
+    def sweep(self, cut: Cut, count: int) -> list[tuple[Cut, ...]]:
+        """Deaths by SIGKILL, spread evenly over the bytes of one save."""
+        total = self._placed(cut).size
+        return [
+            self.settled((replace(cut, place="save", death="SIGKILL", offset=(2 * at + 1) * total // (2 * count)),))
+            for at in range(count)
+        ]
 
     def _is_in_save(self, cut: Cut) -> bool:
         return cut.place == "save" or cut.death == "full-disk"
 
-    def _half_way(self, cut: Cut) -> Cut:
-        """Half-way through the bytes that are saved there.
+    def _placed(self, cut: Cut) -> Cut:
+        """A cut with its place in what is saved there.
 
         Raises:
             CutError: nothing is.
@@ -189,7 +216,11 @@ class Resume:
             saved = sorted({save["updates"] for save in self.saves})
             places = f"it writes after {', '.join(map(str, saved))} updates" if saved else "it writes nothing at all"
             raise CutError(f"--cut {cut.name}: the trainer saves nothing there: {places}")
-        return at_byte(cut, written, sum(size for _, size in written) // 2)
+        size = sum(size for _, size in written)
+        byte = size // 2 if cut.offset is None else cut.offset
+        if byte > size:
+            raise CutError(f"--cut {cut.name}: the save writes {size} bytes in all: choose one of them")
+        return replace(at_byte(cut, written, byte), size=size)
 
     def written(self, cut: Cut) -> list[tuple[int, int]]:
         """The files that are saved where a cut is, as (order, bytes)."""
@@ -205,7 +236,11 @@ class Resume:
             return chain
 
         if self.launch.warm:
-            yield from ((told(chain), self._attempt(chain[0])) for chain in wanted)
+            died = self.launch.many([runs.interrupted(chain[0]) for chain in wanted])
+            last = self.launch.many([runs.resumed(one.workdir) for one in died])
+            for chain, one, other in zip(wanted, died, last, strict=True):
+                runs.refuse_usage(one.ending)
+                yield told(chain), Attempts(one, other, one.workdir, BEGINNING)
             return
         pool = ThreadPoolExecutor(ABREAST)
         try:
@@ -365,7 +400,16 @@ class Resume:
         )
 
     def _failures(self) -> Iterator[str]:
-        """Say how many of several interruptions left nothing that could be resumed."""
+        """Say what came of several interruptions: of kills all of it, else how many could not be resumed."""
+        if self.kills:
+            count = Counter(found.verdict for found in self.found)
+            size = self.found[0].cuts[0].size
+            yield (
+                f"killed at {len(self.found)} points of the {size:,} bytes that a save writes: {count['match']} times it "
+                f"went on from a whole save, {count['not_comparable']} times it failed loudly, {count['diverged']} times "
+                "it trained on from something wrong"
+            )
+            return
         lost = [found for found in self.found if found.verdict == "not_comparable" and found.saved is not None]
         if lost and len(self.found) > 1:
             yield f"{len(lost)} of {len(self.found)} runs did not resume, though something whole had been saved before"

@@ -11,7 +11,7 @@ from oracle.errors import OracleError
 
 DEATHS = ("exception", "SIGTERM", "SIGINT", "SIGKILL", "full-disk", "read-only")
 PLACES = ("saved", "save", "evaluate")
-_ONE = re.compile(r"(\d+)(?:\.(\d+)|:(\w+))?")
+_ONE = re.compile(r"(\d+)(?:\.(\d+)|:(\w+)(?:(?<=:save)\+(\d+))?)?")
 
 
 class CutError(OracleError):
@@ -25,22 +25,27 @@ class Cut:
     updates: how many are made by then. place: `update` (the optimizer's step has just been made), `saved` (the next
     window opens), `micro` (`micro` micro-batches of it are trained), `evaluate` (the model is being evaluated), `save`
     (files are being written). death: one of `DEATHS`.
-    file, byte: of a death during a save: which of the files written there, and how large it is by then.
+    offset: of a death during a save, after how many of its bytes; None is half-way. file, byte: the same as the number
+    of the file, of those that are written there, and its size by then. size: of all that is written there, in bytes.
     """
 
     updates: int
     place: str = "update"
     micro: int = 0
     death: str = "exception"
+    offset: int | None = None
     file: int = 0
     byte: int | None = None
+    size: int = 0
 
     @property
     def name(self) -> str:
         """As the command line takes it."""
         if self.place == "update":
             return str(self.updates)
-        return f"{self.updates}.{self.micro}" if self.place == "micro" else f"{self.updates}:{self.place}"
+        if self.place == "micro":
+            return f"{self.updates}.{self.micro}"
+        return f"{self.updates}:{self.place}" + ("" if self.offset is None else f"+{self.offset}")
 
     def spec(self, since: int = 0) -> dict[str, Any]:
         """What a worker is told. since: updates that were made before the worker's run began."""
@@ -73,7 +78,8 @@ def parse(text: str, death: str = "exception") -> tuple[Cut, ...]:
                 f"next window), {', '.join(f'N:{place}' for place in PLACES)}, several with commas, or all"
             )
         place = found[3] or ("micro" if found[2] else "update")
-        cuts.append(Cut(updates=int(found[1]), place=place, micro=int(found[2] or 0), death=death))
+        offset = int(found[4]) if found[4] else None
+        cuts.append(Cut(updates=int(found[1]), place=place, micro=int(found[2] or 0), death=death, offset=offset))
     if any(later.updates < earlier.updates for earlier, later in pairwise(cuts)):
         raise CutError(f"--cut {text}: a run is interrupted in the order in which it trains: write the smaller first")
     if cuts[0].updates == 0 and cuts[0].place == "update":

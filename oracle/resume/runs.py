@@ -13,7 +13,11 @@ from diffs.verdict import NotComparable
 from oracle import processes
 from oracle.candidate import FULL, CandidateUsage, Runs, WarmRuns
 from oracle.processes import Ending
+from oracle.replays import Server
 from oracle.resume.cuts import Cut
+
+IMPORTS = {"transformers": ("transformers.trainer",), "accelerate": ("accelerate",)}
+"""What an adapter imports only when it trains."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,12 @@ class Attempt:
 class Launcher:
     """Carries out runs of one candidate, each in a new folder; threads may share one that is not warm.
 
-    runs: how the candidate is run otherwise: in fresh processes, or in forks of a server.
+    runs: how the candidate is run otherwise: in fresh processes, or in forks of a server. own: a server that goes with
+        it.
     """
 
-    def __init__(self, runs: Runs | WarmRuns, folder: Path) -> None:
-        self.runs, self.folder = runs, folder
+    def __init__(self, runs: Runs | WarmRuns, folder: Path, own: Server | None = None) -> None:
+        self.runs, self.folder, self._own = runs, folder, own
         self._numbers = itertools.count(1)
 
     @property
@@ -60,20 +65,48 @@ class Launcher:
 
     def __call__(self, more: dict[str, Any]) -> Attempt:
         """Carry out one run: the candidate's spec with `more`."""
+        spec = self._spec(more)
+        ending = self._warm([spec])[0] if isinstance(self.runs, WarmRuns) else self._fresh(spec)
+        return Attempt(Path(spec["folder"]), ending)
+
+    def many(self, wanted: list[dict[str, Any]]) -> list[Attempt]:
+        """Carry out several warm runs, some at a time; returns them in order."""
+        specs = list(map(self._spec, wanted))
+        return [Attempt(Path(s["folder"]), ending) for s, ending in zip(specs, self._warm(specs), strict=True)]
+
+    def close(self) -> None:
+        """End a server that was started for these runs alone."""
+        if self._own is not None:
+            self._own.close()
+
+    def _spec(self, more: dict[str, Any]) -> dict[str, Any]:
         folder = self.folder / f"{next(self._numbers):03d}"
-        spec = {**self.runs.spec, **more, "folder": str(folder), "workdir": str(folder / "work")}
-        return Attempt(folder, self._warm(spec) if isinstance(self.runs, WarmRuns) else self._fresh(spec))
+        return {**self.runs.spec, **more, "folder": str(folder), "workdir": str(folder / "work")}
 
     def _fresh(self, spec: dict[str, Any]) -> Ending:
         assert isinstance(self.runs, Runs)
         environment = self.runs.environment
         return processes.start(spec, python=environment.python, layer=environment.layer).wait(self.runs.timeout)
 
-    def _warm(self, spec: dict[str, Any]) -> Ending:
+    def _warm(self, specs: list[dict[str, Any]]) -> list[Ending]:
         assert isinstance(self.runs, WarmRuns)
-        Path(spec["workdir"]).mkdir(parents=True)
-        (outcome,) = self.runs.server.ask([{**spec, "started": time.time()}])
-        return processes.ending_of_fork(Path(spec["folder"]), outcome)
+        for spec in specs:
+            Path(spec["workdir"]).mkdir(parents=True)
+        outcomes = self.runs.server.ask([{**spec, "started": time.time()} for spec in specs])
+        return [processes.ending_of_fork(Path(s["folder"]), o) for s, o in zip(specs, outcomes, strict=True)]
+
+
+def warmed(runs: Runs, task: str, trainer: str, threads: int, folder: Path) -> WarmRuns:
+    """The same runs in forks of a server of their own, which has the trainer's libraries imported."""
+    server = Server(
+        folder,
+        task=task,
+        imports=IMPORTS.get(trainer, ()),
+        threads=threads,
+        python=runs.environment.python,
+        layer=runs.environment.layer,
+    )
+    return WarmRuns(runs.spec, folder, server, runs.timeout)
 
 
 def interrupted(cut: Cut, since: int = 0, resume_from: Path | None = None) -> dict[str, Any]:
