@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -318,14 +316,8 @@ def _folder(asked: Path | None) -> Iterator[Path]:
         OutputError: it cannot be made, or holds something already.
     """
     if asked is None:
-        memory = Path("/dev/shm")
-        where = memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30 else None
-        with tempfile.TemporaryDirectory(prefix="oracle-", dir=where, ignore_cleanup_errors=True) as name:
-            guard.watch(Path(name))
-            try:
-                yield Path(name)
-            finally:
-                guard.release(Path(name))
+        with guard.folder() as made:
+            yield made
         return
     if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
         raise OutputError(f"{asked} is there already: name a new folder, or empty it")

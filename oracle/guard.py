@@ -8,10 +8,13 @@ the worker, not what a trainer started, and would fire when the starting thread 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CODE = """
@@ -34,6 +37,8 @@ for what in watched:
         shutil.rmtree(what, ignore_errors=True)
 """
 
+ROOM = 4 << 30  # bytes that must be free in memory for a folder there
+
 _lock = threading.Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -52,6 +57,19 @@ def release(what: int | Path) -> None:
     """Forget a process group or a folder: it is gone."""
     with _lock:
         _tell(b"-", what)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that goes away with the block, and with this process, however it ends; in memory where there is room."""
+    memory = Path("/dev/shm")
+    where = memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM else None
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=where, ignore_cleanup_errors=True) as name:
+        watch(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            release(Path(name))
 
 
 def _tell(sign: bytes, what: int | Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from diffs.first import differences
-from oracle import environment, processes, tasks, trainers
+from oracle import environment, guard, processes, tasks, trainers
 from oracle.check import Case, Request, opened
-from oracle.explain.engine import Explanation
+from oracle.errors import OracleError
+from oracle.explain.explanation import Explanation
 from oracle.explain.standing import rules
 from oracle.remedy import restored
 from oracle.replays import Replay
@@ -51,21 +53,34 @@ def reproduce(
     cause = next(confirmed, None)
     if result.verdict != "diverged" or cause is None:
         return None
-    found = smallest(request, result, cause, most, say)
+    try:
+        found = smallest(request, result, cause, most, say)
+        shown = _shown(replace(request, recipe=found.recipe), cause, found.reruns, say)
+        if shown is None and found.recipe != request.recipe:
+            shown = _shown(request, cause, 0, say)
+    except OracleError as error:  # the result stands without it
+        return _unshown(request, cause, str(error))
+    return shown or _unshown(request, cause, "another check does not show the cause")
+
+
+def _unshown(request: Request, cause: Cause, reason: str) -> Reproduction:
+    return Reproduction(cause=cause.knob, recipe=to_dict(request.recipe), reruns=0, reason=reason)
+
+
+def _shown(request: Request, cause: Cause, reruns: int, say: Callable[[str], None]) -> Reproduction | None:
+    """What a check in fresh processes shows of a cause; None if it is not confirmed there."""
     say("checking the smallest recipe in fresh processes")
-    request = replace(request, recipe=found.recipe, folder=None, seeds=0)
-    with opened(request, say) as case:
+    with opened(replace(request, folder=None, seeds=0), say) as case:
         again = case.judge()
         shown = next((one for one in again.causes if one.knob == cause.knob and one.status == "confirmed"), None)
         if shown is None or case.found is None:
-            return Reproduction(cause=cause.knob, recipe=to_dict(request.recipe), reruns=found.reruns,
-                                reason="in fresh processes the smallest recipe does not show the cause")  # fmt: skip
+            return None
         besides = tuple(sentence(one) for one in again.causes if one is not shown)
         text, output, reason = _script(case, case.found, shown, besides, say)
         return Reproduction(
             cause=cause.knob,
             recipe=to_dict(request.recipe),
-            reruns=found.reruns,
+            reruns=reruns,
             numbers=tuple(_numbers(case)),
             script=text,
             output=output,
@@ -135,21 +150,29 @@ def _facts(case: Case, found: Explanation, cause: Cause, besides: tuple[str, ...
 def _run(text: str, request: Request) -> tuple[int, str]:
     """Run a script in the candidate's environment, where nothing of ours can be imported: exit code and output."""
     place = environment.prepare(request.requirements, python=request.python, allow_torch=request.allow_torch)
-    with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
-        path = Path(folder) / "script.py"
+    limit = request.timeout or LIMIT
+    with guard.folder() as folder:
+        path = folder / "script.py"
         path.write_text(text, encoding="utf-8")
-        environ = processes.pinned(request.threads, place.layer)
+        process = subprocess.Popen(
+            [place.python, "-c", BLOCKED, os.fspath(path)],
+            env=processes.pinned(request.threads, place.layer),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        guard.watch(process.pid)
         try:
-            done = subprocess.run(
-                [place.python, "-c", BLOCKED, os.fspath(path)],
-                env=environ,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=request.timeout or LIMIT,
-            )
+            said, complaint = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            return 1, f"no end after {request.timeout or LIMIT:g} s"
-    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
+            return 1, f"no end after {limit:g} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            guard.release(process.pid)
+    return process.returncode, said if process.returncode == 0 else said + complaint

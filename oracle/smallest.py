@@ -6,12 +6,10 @@ came that was not there before.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from oracle import environment, tasks, trainers
+from oracle import environment, guard, tasks, trainers
 from oracle.check import Request, check
 from oracle.errors import OracleError
 from oracle.replays import Server
@@ -51,10 +49,12 @@ def smallest(request: Request, result: Result, cause: Cause, most: int, say: Cal
 
     result: what the request gave.
     """
+    if most == 0:
+        return Smallest(recipe=request.recipe, reruns=0)
     place = environment.prepare(request.requirements, python=request.python, allow_torch=request.allow_torch)
-    with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
+    with guard.folder() as folder:
         server = Server(
-            Path(folder),
+            folder,
             task=str(tasks.find_task(request.task)),
             imports=trainers.imports(request.trainer),
             threads=request.threads,
