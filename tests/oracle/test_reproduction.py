@@ -8,9 +8,13 @@ import tomllib
 
 import pytest
 
-from oracle import environment, processes
+from oracle import environment, processes, reproduction
+from oracle.check import Request
 from oracle.cli import main
+from oracle.errors import OracleError
 from oracle.reproduction import BLOCKED
+from oracle.result import Reproduction
+from oracle.smallest import Smallest
 from reference_loop.recipe import from_dict
 
 
@@ -90,3 +94,40 @@ def test_a_report_on_transformers_has_its_script(tmp_path, version, task, sets, 
     done = run(script, tmp_path, requirement)
     assert done.returncode == 0, done.stderr
     assert "bit for bit" in done.stdout
+
+
+@pytest.fixture
+def diverged(samples):
+    """A request with a result that is to be reproduced."""
+    recipe = from_dict({"epochs": 2})
+    return Request(task="ragged_tail", trainer="accelerate", recipe=recipe), samples["diverged"]
+
+
+def test_a_smaller_recipe_that_does_not_hold_is_given_up_for_the_first_one(diverged, monkeypatch):
+    request, result = diverged
+    small = from_dict({"updates": 1})
+    asked = []
+
+    def shown(request, cause, reruns, say):
+        asked.append((request.recipe, reruns))
+        return None if request.recipe == small else Reproduction(cause=cause.knob, recipe={}, reruns=reruns)
+
+    monkeypatch.setattr(reproduction, "smallest", lambda *given: Smallest(recipe=small, reruns=7))
+    monkeypatch.setattr(reproduction, "_shown", shown)
+    assert reproduction.reproduce(request, result).reruns == 0
+    assert asked == [(small, 7), (request.recipe, 0)]
+
+
+def test_what_cannot_be_reproduced_says_why_and_costs_no_result(diverged, monkeypatch):
+    request, result = diverged
+
+    def fails(*given):
+        raise OracleError("no room left")
+
+    monkeypatch.setattr(reproduction, "smallest", fails)
+    assert reproduction.reproduce(request, result).reason == "no room left"
+
+
+@pytest.mark.parametrize("name", ["match", "rounding", "suggested", "unexplained", "nondeterministic"])
+def test_only_a_confirmed_semantic_cause_is_reproduced(samples, diverged, name):
+    assert reproduction.reproduce(diverged[0], samples[name]) is None
