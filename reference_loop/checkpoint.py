@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from reference_loop.state import State
 
 FILE = "state.pt"
+DIGEST = "state.blake2b"
 
 
 class CheckpointError(ValueError):
@@ -30,6 +32,7 @@ def save(state: State, folder: Path, update: int) -> None:
         torch.save(parts(state, update), file)
         file.flush()
         os.fsync(file.fileno())
+    (aside / DIGEST).write_text(_digest(aside / FILE), encoding="ascii")
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
 
@@ -68,9 +71,16 @@ def load(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no {FILE}: give a checkpoint folder that the reference loop wrote")
     try:
+        if (folder / DIGEST).read_text(encoding="ascii") != _digest(path):
+            raise ValueError("its digest is another")
         return torch.load(path, weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read: {error}: it is damaged, or not ours") from error
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def restore(state: State, saved: dict[str, Any], missing: frozenset[str]) -> None:

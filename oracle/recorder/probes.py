@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from oracle.errors import TrainerError
+from oracle.recorder import fidelity
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
 from oracle.recorder.patches import Patches
@@ -97,6 +99,15 @@ class Recorder:
     def devices(self) -> list[str]:
         """Where the parameters are that were seen, sorted."""
         return sorted({str(parameter.device) for _, parameter in self._models.parameters()})
+
+    @property
+    def nameless(self) -> int:
+        """Tensors of optimizers that no model holds."""
+        return sum(name.partition("parameter[")[2] != "" for optimizer in self._optimizers for name in optimizer.seen)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (bare name, parameter) of all models that train."""
+        yield from self._models.parameters()
 
     # Installing
 
@@ -202,6 +213,12 @@ class Recorder:
         moment: `evaluate` or `log`.
         """
         self._record(self.updates - 1, -1, moment, "metric", [(name, plain(value))])
+
+    def saved(self, files: list[Path]) -> None:
+        """Record how the files of a save stand to what is live. Called before that changes."""
+        models = [member.model for member in self._models.members]
+        held = fidelity.compare(files, models, [known.of for known in self._optimizers], dict(self._averaged()))
+        self._record(self.updates - 1, -1, "checkpoint", "item", held)
 
     def finish(self) -> None:
         """Close the run: the rate that a next update would have had, and what the run came to."""

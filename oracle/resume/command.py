@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diffs.first import Comparison, compare
+from diffs.first import Comparison, Difference, compare, differences
 from diffs.trace import Trace, open_trace
 from oracle.candidate import Runs
 from oracle.check import Case, Progress, Request, opened
 from oracle.explain.engine import Explanation
 from oracle.explain.evidence import described
 from oracle.explain.site import find_site
-from oracle.explain.standing import rules
+from oracle.explain.standing import Standing, rules
 from oracle.findings import compared, one_sided
 from oracle.replays import Server
 from oracle.result import At, Cause, Latent, Result, Resumption, Unexplained
@@ -117,6 +117,7 @@ class Resume:
     warm: bool = False
     _folders: Iterator[int] = field(default_factory=itertools.count)
     found: list[Found] = field(default_factory=list)
+    disturbed: Difference | None = None
 
     @cached_property
     def root(self) -> Path:
@@ -162,6 +163,7 @@ class Resume:
             return self._result("not_comparable", reason=None if candidate.trace else "the candidate recorded nothing")
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=described(candidate.wavers, None, None))
+        self.disturbed = self._disturbed()
         wanted = self.every_cut() if chains is None else [self.settled(chain) for chain in chains]
         if self.kills and chains:
             wanted = self.sweep(chains[0][0], self.kills)
@@ -360,15 +362,22 @@ class Resume:
 
     def naming(self, pair: Pair) -> Naming:
         """What names the parts that a resumed run lacks."""
+        folder = pair.whole.folder.parent / "reference"
         findings = self.case.findings
         return Naming(
-            pair,
-            lambda: self.explanation,
-            findings.replays,
-            pair.whole.folder.parent / "reference",
-            self.progress,
-            findings.candidate.unsteady,
+            pair, lambda: self.explanation, findings.replays, folder, self.progress, findings.candidate.unsteady
         )
+
+    def _control(self, pair: Pair) -> str:
+        """What the reference loop's own resume comes to at the same point, as the recipe asks it to train."""
+        findings, folder = self.case.findings, pair.whole.folder.parent / "control"
+
+        def asked() -> Explanation:
+            return Explanation(reading=findings.reading, replay=findings.reference, standing=Standing(None, None))
+
+        control = Naming(pair, asked, findings.replays, folder, self.progress).control
+        words = "is its uninterrupted run, bit for bit" if control else "is not its uninterrupted run"
+        return f"control: the reference loop, interrupted and resumed at this point, {words}"
 
     # Saying
 
@@ -391,13 +400,40 @@ class Resume:
             reason=found.reason,
             notes=found.notes,
         )
+        well = all(each.verdict == "match" or each.saved is None for each in self.found)
         return replace(
             result,
             resumptions=tuple(map(_resumption, self.found)),
             one_sided=tuple(one_sided(comparison)),
-            notes=(*result.notes, *self._failures()),
-            passed=result.passed and all(each.verdict == "match" or each.saved is None for each in self.found),
+            notes=(*result.notes, *self._failures(), *self._saving(), *((self._control(pair),) if pair else ())),
+            passed=result.passed and well and self.disturbed is None,
         )
+
+    def _disturbed(self) -> Difference | None:
+        """Where the run differs from one that saves nothing; None if it does not."""
+        spec = dict(self.case.findings.runs.spec["recipe"], checkpoint=None)
+        plain = self.launch({"recipe": spec, "watch": False})
+        if plain.ending.status != "completed" or plain.trace is None:
+            return None
+        return next(differences(plain.trace, self.whole, rules(plain.trace, self.whole), decisive_only=True), None)
+
+    def _saving(self) -> Iterator[str]:
+        """Say what the saves hold, and whether saving changes the training."""
+        items = list(self.whole.rows_at(("checkpoint", "item")))
+        unlike = Counter(
+            (row.address.name.partition(" ")[0], str(row.content)) for row in items if row.content != "identical"
+        )
+        total = Counter(row.address.name.partition(" ")[0] for row in items)
+        if items and not unlike:
+            yield f"what is saved equals what is live, bit for bit: {len(items):,} tensors"
+        for (kind, relation), count in unlike.items():
+            first = next(row for row in items if (row.content, row.address.name.partition(" ")[0]) == (relation, kind))
+            name = first.address.name.partition(" ")[2]
+            yield f"saved {kind.replace('_', ' ')}: {count:,} of {total[kind]:,} {relation}, first {name}"
+        if self.disturbed is not None:
+            address = self.disturbed.address
+            place = f"{address.kind} {address.name} at {address.moment} of update {address.update}"
+            yield f"saving changes the training: without it, the first difference is {place}"
 
     def _failures(self) -> Iterator[str]:
         """Say what came of several interruptions: of kills all of it, else how many could not be resumed."""
@@ -405,9 +441,9 @@ class Resume:
             count = Counter(found.verdict for found in self.found)
             size = self.found[0].cuts[0].size
             yield (
-                f"killed at {len(self.found)} points of the {size:,} bytes that a save writes: {count['match']} times it "
-                f"went on from a whole save, {count['not_comparable']} times it failed loudly, {count['diverged']} times "
-                "it trained on from something wrong"
+                f"killed at {len(self.found)} points of the {size:,} bytes that a save writes: {count['match']} times "
+                f"it went on from a whole save, {count['not_comparable']} times it failed loudly, {count['diverged']} "
+                "times it trained on from something wrong"
             )
             return
         lost = [found for found in self.found if found.verdict == "not_comparable" and found.saved is not None]

@@ -92,7 +92,9 @@ class Interruption:
         if self._full:
             self._full = False
             self._limit(None)
-        self.saves.settle()
+        written = {self.saves.path(file) for file in self.saves.settle()}
+        if files := sorted(path for path in written if path.is_file()):
+            self.recorder.saved(files)
         if self._at("saved") and self.recorder.micros == 0:
             self._strike()
 

@@ -219,10 +219,10 @@ class Resumed:
 
 
 def _begun(state: State, base: int) -> Any:
-    for name, value in state.parameters.items():
-        yield Address(base, -1, "start", "parameter", name), value.detach()
-    for name, value in state.buffers.items():
-        yield Address(base, -1, "start", "buffer", name), value
+    for name, parameter in state.parameters.items():
+        yield Address(base, -1, "start", "parameter", name), parameter.detach()
+    for name, buffer in state.buffers.items():
+        yield Address(base, -1, "start", "buffer", name), buffer
     for name, value in (state.scaler.state if state.scaler else {}).items():
         yield Address(base, -1, "start", "scaler", name), value
 

@@ -88,6 +88,10 @@ class Saves:
                 file.bytes = os.stat(os.path.join(self.folder, file.path)).st_size
         return written
 
+    def path(self, file: Written) -> Path:
+        """Where a file is."""
+        return Path(self.folder, file.path)
+
     def plain(self) -> list[dict[str, Any]]:
         """What was written, as JSON-able data."""
         return [asdict(file) for file in self.files]
