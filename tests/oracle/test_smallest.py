@@ -44,6 +44,7 @@ def test_a_window_shrinks_where_the_cause_is_not_about_its_end(search):
     assert (found.recipe.updates, found.recipe.accumulation, found.recipe.batch_size) == (1, 2, 1)
 
 
+@pytest.mark.slow
 def test_a_feature_that_the_cause_needs_stays(search):
     found = search("c_steps_before_the_optimizer")
     assert found.recipe.schedule is not None
