@@ -32,18 +32,19 @@ def find_site(
     *,
     origin: Difference | None = None,
     silent: Collection[tuple[str, str]] = (),
+    apart: Collection[tuple[str, str]] = (),
 ) -> Site:
     """The site of a decisive difference, and what agrees on its way in.
 
     origin: the earliest difference that has the same cause, where one is known; by default the first difference of any
         kind in the same update.
-    silent: places whose differences mean nothing.
+    silent: places whose differences mean nothing. apart: the same of (kind, name).
     """
     through = decisive.address.update
     found = [
         difference
         for difference in differences(reference, candidate, rules(reference, candidate), through_update=through)
-        if difference.address[2:4] not in silent
+        if difference.address[2:4] not in silent and difference.address[3:5] not in apart
     ]
     first = origin or next((d for d in found if d.address.update == through), decisive)
     at = Address(*first.address)

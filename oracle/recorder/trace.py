@@ -197,6 +197,11 @@ class TraceWriter:
             with whole_file(self.folder / f"manifest{self._suffix}.json") as file:
                 file.write(text.encode() + b"\n")
 
+    @property
+    def bytes(self) -> int:
+        """How much is on disk by now, tensors in full included."""
+        return self._capture.bytes + (self._path.stat().st_size if self._database is not None else 0)
+
     def rest(self) -> None:
         """Commit, and let go of the database until the next row, so that the process can fork.
 

@@ -1,0 +1,288 @@
+"""The recording of a process that knows nothing of it: from the first use of torch to the end.
+
+Runs in the recorded process: only the standard library and torch. What a recording keeps is chosen by `Options`; its
+folder holds a trace for each process that trains.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffs.digest import available, digest_tensor
+from oracle.recorder.probes import Recorder
+from oracle.recorder.trace import TraceError, TraceWriter
+from oracle.worker import flags, versions
+from reference_loop.moments import Address
+
+ALWAYS = frozenset({"start", "end"})  # moments that every recording keeps
+WATCHED_BYTES = 1 << 20  # parameters that are looked at for changes from outside, each time a window opens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a recording keeps.
+
+    folder: where; made when the first value is recorded.
+    level: `digest`, or `full` for tensors in full as well.
+    first, last: updates to keep, both included; None for no bound. every: of them each n-th.
+    kinds: kinds to keep, such as "parameter"; None for all.
+    limit_bytes: recording stops, and says so, before a process's trace is larger than this; None for no limit.
+    digest: of `diffs.digest.available()`; None for the first.
+    command: what was started, for the manifest.
+    """
+
+    folder: str
+    level: str = "digest"
+    first: int | None = None
+    last: int | None = None
+    every: int = 1
+    kinds: tuple[str, ...] | None = None
+    limit_bytes: int | None = None
+    digest: str | None = None
+    command: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Options:
+        """Options from what JSON made of them."""
+        known = {one.name for one in fields(cls)}
+        lists = {name: tuple(data[name]) for name in ("kinds", "command") if data.get(name) is not None}
+        return cls(**{name: value for name, value in {**data, **lists}.items() if name in known})
+
+    def wants(self, address: Address) -> bool:
+        """Whether a value is kept; the beginning and the end always are."""
+        if address.moment in ALWAYS:
+            return self.kinds is None or address.kind in self.kinds or address.moment == "end"
+        update = address.update
+        within = (self.first is None or update >= self.first) and (self.last is None or update <= self.last)
+        return within and update % self.every == 0 and (self.kinds is None or address.kind in self.kinds)
+
+
+@dataclass
+class Session:
+    """One process's recording. `start` puts the probes in place, `stop` closes the trace.
+
+    notes: what could not be seen, or was seen beside the addresses, in sentences.
+    error: how the process ended, where it ended badly.
+    """
+
+    options: Options
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.writer: TraceWriter | None = None
+        self.recorder = Recorder(self._put, self._commit)
+        self.recorder.on_micro = self._look_for_changes
+        self.rank = 0
+        self.started = time.time()
+        self._full = False  # the limit is reached
+        self._process = os.getpid()
+        self._watched: dict[str, bytes] = {}  # some parameters, and what the last update left; b"": not known yet
+        self._turn = 0
+
+    def start(self) -> None:
+        """Put the probes in place; the trace is written when the process ends."""
+        self.recorder.install()
+        os.register_at_fork(after_in_child=self._renew)
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Take the probes away and close the trace; nothing is written where nothing was trained."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._process or not self._recording:
+            return
+        self._recording = False
+        self._watched = {}  # what a script does with its model after training is its own affair
+        with suppress(TraceError):
+            if self.writer is not None:
+                self.recorder.finish()
+                self._explain_gaps()
+                self.writer.close(self._manifest())
+        self.recorder.uninstall()
+
+    _recording = True
+
+    def _renew(self) -> None:
+        """Begin anew in a forked child, which may train on its own; what the parent recorded stays the parent's."""
+        self.recorder.uninstall()
+        self.notes, self.error = [], None
+        self.__post_init__()
+        self._recording = True
+        self.recorder.install()
+
+    def observe(self, **parts: Any) -> None:
+        """Show what the probes cannot find: `model`, `optimizer`, `scaler`, `scheduler`, `ema`.
+
+        Raises:
+            TrainerError: an optimizer without what torch's optimizers have.
+        """
+        self.recorder.attach(**parts)
+
+    # What the probes tell
+
+    def _put(self, address: Address, value: Any) -> None:
+        if self._full or not self.options.wants(address):
+            return
+        if self.writer is None:
+            self.writer = self._open()
+        self.writer.put(address._replace(rank=self.rank), value)
+        if address[2:4] == ("update", "parameter") and address.name in self._watched:
+            self._watched[address.name] = _digest(value)
+
+    def _open(self) -> TraceWriter:
+        self.rank = _rank()
+        full = self.options.level == "full"
+        return TraceWriter(
+            _claimed(Path(self.options.folder), self.rank),
+            rank=self.rank,
+            digest=self.options.digest or available()[0],
+            capture=(lambda address: True) if full else None,
+            budget_bytes=(self.options.limit_bytes or 1 << 60) if full else 0,
+        )
+
+    def _commit(self) -> None:
+        if self.writer is None:
+            return
+        self.writer.commit()
+        limit = self.options.limit_bytes
+        if limit is not None and not self._full and self.writer.bytes > limit:
+            self._full = True
+            self.notes.append(f"recording stopped after update {self.recorder.updates - 1}: the limit is reached")
+
+    # Parameters that change between updates
+
+    def _look_for_changes(self) -> None:
+        """Compare some parameters with what the last update left, and choose the ones to look at after the next."""
+        if self.recorder.micros:  # a window is open already
+            return
+        parameters = dict(self.recorder.parameters())
+        for name, digest in self._watched.items():
+            if digest and name in parameters and _digest(parameters[name]) != digest:
+                self._note_change(name)
+        self._watched = dict.fromkeys(self._chosen(parameters), b"")
+
+    def _note_change(self, name: str) -> None:
+        told = f"parameter changed outside an optimizer: {name}, before update {self.recorder.updates}"
+        if len(self.notes) < 100:
+            self.notes.append(told)
+
+    def _chosen(self, parameters: dict[str, torch.Tensor]) -> list[str]:
+        """As many parameters as fit, others each time."""
+        names = list(parameters)
+        chosen: list[str] = []
+        size = 0
+        for offset in range(len(names)):
+            name = names[(self._turn + offset) % len(names)]
+            size += parameters[name].numel() * parameters[name].element_size()
+            if chosen and size > WATCHED_BYTES:
+                break
+            chosen.append(name)
+        self._turn += len(chosen)
+        return chosen
+
+    # The end
+
+    def _explain_gaps(self) -> None:
+        recorder = self.recorder
+        if recorder.batches and not recorder.updates:
+            self.notes.append(
+                "no step of an optimizer was seen: it is none of torch.optim's, or there was none; oracle.record(...) "
+                "takes one by `observe`"
+            )
+        if recorder.nameless:
+            self.notes.append(
+                f"{recorder.nameless} tensors of an optimizer belong to no module that was called, as flat shards do: "
+                "they are recorded as parameter[0], parameter[1]..."
+            )
+
+    def _manifest(self) -> dict[str, Any]:
+        return {
+            "kind": "recording",
+            "command": list(self.options.command),
+            "arguments": sys.argv,
+            "options": asdict(self.options),
+            "versions": versions(),
+            "flags": flags(torch.get_num_threads()),
+            "devices": self.recorder.devices,
+            "updates": self.recorder.updates,
+            "batches": self.recorder.batches,
+            "notes": self.notes,
+            "error": self.error,
+            "ended": self.error is None,
+            "seconds": time.time() - self.started,
+        }
+
+
+@contextmanager
+def record(folder: str | os.PathLike[str], **options: Any) -> Iterator[Session]:
+    """Record the training in the block into a folder, as `oracle record` does of a whole script.
+
+    options: of `Options`. The session's `observe` shows what the probes cannot find, as a job's does.
+
+    Raises:
+        TraceError: the folder cannot be written, or holds a recording.
+    """
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise TraceError(f"{folder} is not empty: record into a new folder")
+    session = Session(Options(folder=str(folder), **options))
+    session.start()
+    try:
+        yield session
+    except BaseException as error:
+        session.error = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        session.stop()
+
+
+def watch_the_end(session: Session) -> None:
+    """Note an exception that ends the process in the session, and show it as before."""
+    shown: Callable[..., Any] = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        session.error = f"{kind.__name__}: {error}".splitlines()[0]
+        shown(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    return digest_tensor(tensor.detach(), available()[0])
+
+
+def _rank() -> int:
+    """This process's place among those that train together."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return int(os.environ.get("RANK", "0"))
+
+
+def _claimed(folder: Path, rank: int) -> Path:
+    """A folder for the trace of a rank that no other process took: `folder`, or `process2`, `process3`... in it.
+
+    Raises:
+        TraceError: it cannot be made.
+    """
+    number = 1
+    while True:
+        place = folder if number == 1 else folder / f"process{number}"
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(place / f".rank{rank}", os.O_CREAT | os.O_EXCL))
+            return place
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            words = f"cannot record into {place}: {error.strerror}: give a folder that can be written"
+            raise TraceError(words) from error

@@ -1,0 +1,242 @@
+"""Two recordings held against each other: the first divergence, where it begins, and how it grows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from diffs.address import Address
+from diffs.captured import CapturedTensors, read_tensors
+from diffs.first import Difference, compare, differences
+from diffs.tensor import compare as compare_tensors
+from diffs.trace import Trace, open_trace
+from diffs.verdict import Verdict, passes
+from oracle.diff import Found, Request
+from oracle.errors import OracleError
+from oracle.explain.evidence import clause, constant_ratio, described
+from oracle.explain.site import find_site
+from oracle.explain.standing import rules
+from oracle.findings import compared
+from oracle.report import phrases
+
+SCHEMA = 1
+MOST_GROWTH = 12  # updates of which the report shows how far the two are apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far apart two runs are after an update.
+
+    differing, total: parameters. relative: L2 distance over L2 norm of the reference's, over all parameters; None where
+    they are not recorded in full.
+    """
+
+    update: int
+    rank: int
+    differing: int
+    total: int
+    relative: float | None = None
+
+
+def compare_recordings(request: Request) -> Found:
+    """Compare the traces in two folders.
+
+    Raises:
+        NotComparable: one of them is no trace, or they use different digests.
+        OracleError: a rule for names is no regular expression.
+    """
+    with _opened(request.reference, request.rename) as left, _opened(request.candidate, request.rename) as right:
+        return _compare(request, left, right)
+
+
+def rename(rule: str, name: str) -> str:
+    """A name after a rule "pattern=replacement", a regular expression as `re.sub` has it."""
+    pattern, _, replacement = rule.partition("=")
+    return re.sub(pattern, replacement, name)
+
+
+def _opened(folder: Path, renames: tuple[str, ...]) -> Trace:
+    trace = open_trace(folder)
+    for process in trace.processes.values():
+        for identifier, name in process.names.items():
+            for rule in renames:
+                try:
+                    name = rename(rule, name)
+                except re.error as error:
+                    raise OracleError(
+                        f"--rename {rule}: {error}: give pattern=replacement, as re.sub takes them"
+                    ) from None
+            process.names[identifier] = name
+    return trace
+
+
+def _compare(request: Request, left: Trace, right: Trace) -> Found:
+    by_update = _micros(left) != _micros(right)
+    ranks = sorted(left.processes.keys() & right.processes.keys())
+    how = rules(left, right)
+    found = compare(left, right, how)
+    first = next((d for d in _differences(left, right, by_update, ranks) if d.decisive), None)
+    unseeded = _unseeded(left, right)
+    latent = [d for d in found.latent if _joined(d, by_update, ranks) and d.address[3:5] not in unseeded]
+    notes = list(_notes(left, right, by_update, unseeded))
+    verdict: Verdict = "match" if first is None else "diverged"
+    if found.addresses == 0:
+        verdict = "not_comparable"
+        notes.insert(0, "the two recordings have no address in common")
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "command": "diff",
+        "kind": "recording",
+        "verdict": verdict,
+        "passed": passes(verdict, request.policy, None),
+        "reference": str(request.reference),
+        "candidate": str(request.candidate),
+        "joined": "updates" if by_update else "micro-batches",
+        "ranks": ranks,
+        "compared": asdict(compared(found)),
+        "first_divergence": None,
+        "site": None,
+        "evidence": [],
+        "growth": [],
+        "latent": [d.address._asdict() for d in latent],
+        "notes": notes,
+        "rerun": request.rerun,
+    }
+    if first is not None:
+        sides = [_tensor(folder, first.address) for folder in (request.reference, request.candidate)]
+        content["first_divergence"] = asdict(described(first, *sides))
+        content["site"] = asdict(find_site(left, right, first, apart=unseeded))
+        if sides[0] is not None and sides[1] is not None:
+            ratio = constant_ratio(sides[0], sides[1])
+            content["evidence"] = [clause(ratio)] if ratio is not None else []
+        content["growth"] = [asdict(one) for one in _growth(request, left, right, ranks)]
+    return Found(verdict=verdict, passed=content["passed"], content=content, lines=_lines(content, request.everything))
+
+
+def _micros(trace: Trace) -> dict[int, int]:
+    """Micro-batches of each update of the first process."""
+    rank = min(trace.processes)
+    found: dict[int, set[int]] = {}
+    for place in (("backward", "objective"), ("batch", "input"), ("forward", "rng")):
+        for row in trace.processes[rank].rows_at(place):
+            found.setdefault(row.address.update, set()).add(row.address.micro)
+        if found:
+            break
+    return {update: len(micros) for update, micros in found.items()}
+
+
+def _joined(difference: Difference, by_update: bool, ranks: list[int]) -> bool:
+    address = difference.address
+    if address.rank not in ranks:
+        return False
+    return not by_update or (address.micro < 0 and address.moment != "end")
+
+
+def _differences(left: Trace, right: Trace, by_update: bool, ranks: list[int]) -> Iterator[Difference]:
+    """The differences of what both can have: with another accumulation, what belongs to whole updates."""
+    every = differences(left, right, rules(left, right))
+    return (difference for difference in every if _joined(difference, by_update, ranks))
+
+
+def _unseeded(left: Trace, right: Trace) -> set[tuple[str, str]]:
+    """Generators that begin with another state on each side: (kind, name)."""
+    ours, theirs = ({row.address.name: row.digest for row in t.rows_at(("start", "rng"))} for t in (left, right))
+    return {("rng", name) for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+
+
+def _notes(left: Trace, right: Trace, by_update: bool, unseeded: set[tuple[str, str]]) -> Iterator[str]:
+    for _, name in sorted(unseeded):
+        yield f"the generator of {name} begins with another state on each side: seed it, if anything draws from it"
+    if by_update:
+        yield "the two accumulate differently: only what belongs to whole updates is compared"
+    ours, theirs = left.processes.keys(), right.processes.keys()
+    if ours != theirs:
+        yield f"ranks {_listed(ours)} against {_listed(theirs)}: only {_listed(ours & theirs)} are compared"
+    for side, trace in (("reference", left), ("candidate", right)):
+        if not trace.manifest.get("ended", trace.complete):
+            yield f"the {side}'s process did not end by itself: its trace ends with update {trace.last_update}"
+        yield from (f"{side}: {note}" for note in trace.manifest.get("notes", ()))
+
+
+def _listed(ranks: Any) -> str:
+    return ", ".join(map(str, sorted(ranks)))
+
+
+def _tensor(folder: Path, address: Address) -> Any:
+    return _captured(folder).get(address)
+
+
+def _captured(folder: Path) -> CapturedTensors | dict[Address, Any]:
+    return read_tensors(folder) if (folder / "tensors").is_dir() else {}
+
+
+def _growth(request: Request, left: Trace, right: Trace, ranks: list[int]) -> Iterator[Growth]:
+    """How many parameters differ after each update, and by how much where they were recorded in full."""
+    ours, theirs = _captured(request.reference), _captured(request.candidate)
+    for rank in ranks:
+        sides = [
+            {row.address: row.digest for row in trace.processes[rank].rows_at(("update", "parameter"))}
+            for trace in (left, right)
+        ]
+        updates: dict[int, list[Address]] = {}
+        for address in sides[0].keys() & sides[1].keys():
+            updates.setdefault(address.update, []).append(address)
+        for update, addresses in sorted(updates.items()):
+            unlike = [address for address in addresses if sides[0][address] != sides[1][address]]
+            yield Growth(
+                update=update, rank=rank, differing=len(unlike), total=len(addresses),
+                relative=_distance(ours, theirs, addresses),
+            )  # fmt: skip
+
+
+def _distance(ours: Any, theirs: Any, addresses: list[Address]) -> float | None:
+    """L2 distance over L2 norm, over several tensors together."""
+    apart = norm = 0.0
+    for address in addresses:
+        if address not in ours or address not in theirs or ours[address].shape != theirs[address].shape:
+            return None
+        found = compare_tensors(ours[address], theirs[address])
+        size = float(ours[address].double().norm())
+        apart, norm = apart + (found.relative_l2 * size) ** 2, norm + size**2
+    return (apart / norm) ** 0.5 if norm else None
+
+
+def _lines(content: dict[str, Any], everything: bool) -> Iterator[str]:
+    first, compared_ = content["first_divergence"], content["compared"]
+    counted = f"{compared_['addresses']:,} addresses over {compared_['updates']} updates"
+    if content["verdict"] == "not_comparable":
+        yield f"NOT COMPARABLE: {content['notes'][0]}"
+        return
+    if first is None:
+        yield f"MATCH: {counted} are bit-identical"
+    else:
+        yield f"DIVERGED at {phrases.place(SimpleNamespace(**first))}"
+        if first["missing"] is not None:
+            yield f"  the {first['missing']} lacks it"
+        elif first["reference"] is not None:
+            yield f"  reference  {phrases.value(first['reference'], first['dtype'])}"
+            yield f"  candidate  {phrases.value(first['candidate'], first['dtype'])}"
+        if first["differing"] is not None:
+            yield f"  differs    {first['differing']} of {first['total']} elements, worst {first['ulp']} ULP"
+        site = content["site"]
+        agree = ", ".join(phrases.inputs(site["agreeing_inputs"]))
+        yield f"  site       {phrases.place(SimpleNamespace(**site))}" + (
+            f": {agree} agree, bit for bit" if agree else ""
+        )
+        yield from (f"  because    {told}" for told in content["evidence"])
+        yield f"  compared   {counted}"
+        growth = content["growth"]
+        shown = growth if everything else growth[:MOST_GROWTH]
+        for one in shown:
+            apart = f", {one['relative']:.3g} of their norm apart" if one["relative"] is not None else ""
+            rank = f"rank {one['rank']}, " if len(content["ranks"]) > 1 else ""
+            yield f"  after {rank}update {one['update']}: {one['differing']} of {one['total']} parameters differ{apart}"
+        if len(growth) > len(shown):
+            yield f"  and {len(growth) - len(shown)} more; --all shows them"
+    for place in content["latent"][:4]:
+        yield f"Latent: {phrases.place(SimpleNamespace(**place))} differs too, which by itself makes no verdict."
+    yield from (f"Note: {note}" for note in content["notes"])

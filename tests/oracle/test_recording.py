@@ -1,0 +1,276 @@
+"""Recorded scripts: nothing of them is disturbed, two recordings are equal, a changed line shows where it acts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffs.trace import open_trace
+from diffs.verdict import Policy
+from oracle import recording
+from oracle.diff import Request, diff
+from oracle.errors import OracleError, OutputError
+from oracle.recorder.session import Options, record
+from oracle.recorder.trace import TraceError
+from oracle.recording import Recording
+
+ORACLE = [sys.executable, "-m", "oracle"]
+
+
+@pytest.fixture
+def script(root: Path) -> str:
+    return str(root / "tests/scripts/plain.py")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ORACLE, *arguments], capture_output=True, text=True, timeout=300)
+
+
+def recorded(folder: Path, *command: str, **options: Any) -> Recording:
+    argv = (sys.executable, *command)
+    return recording.record(argv, Options(folder=str(folder), command=argv, **options))
+
+
+def compared(reference: Path, candidate: Path) -> dict[str, Any]:
+    return diff(Request(reference=reference, candidate=candidate, policy=Policy.parse("exact"))).content
+
+
+def notes(found: Recording) -> list[str]:
+    return [note for trace in found.traces for note in trace.notes]
+
+
+def edited(script: str, place: Path, old: str, new: str) -> str:
+    source = Path(script).read_text()
+    assert old in source
+    place.write_text(source.replace(old, new))
+    return str(place)
+
+
+@pytest.fixture(scope="module")
+def original(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the plain script, and beside it the state that it ends with."""
+    place = tmp_path_factory.mktemp("original")
+    recorded(place / "trace", str(root / "tests/scripts/plain.py"), str(place / "state.pt"))
+    return place
+
+
+def test_a_recorded_script_ends_as_it_does_alone(original: Path, script: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, script, str(tmp_path / "alone.pt")], check=True, timeout=60)
+    alone, ours = torch.load(tmp_path / "alone.pt"), torch.load(original / "state.pt")
+    assert all(torch.equal(alone[name], ours[name]) for name in alone)
+    facts = json.loads((original / "trace" / "recording.json").read_text())
+    assert facts["exit_code"] == 0
+    assert [(one["complete"], one["updates"], one["rank"]) for one in facts["traces"]] == [(True, 6, 0)]
+    with open_trace(original / "trace") as trace:
+        assert trace.complete and trace.last_update == 5
+
+
+def test_the_commands(original: Path, script: str, tmp_path: Path) -> None:
+    done = run("record", "-o", str(tmp_path / "two"), "--", "python", script, str(tmp_path / "s.pt"))
+    assert done.returncode == 0 and "6 updates" in done.stderr, done.stderr
+    same = run("diff", str(original / "trace"), str(tmp_path / "two"))
+    assert same.returncode == 0 and same.stdout.startswith("MATCH"), same.stdout
+    done = run("record", "-o", str(tmp_path / "none"), "--", "python", "-c", "print(1)")
+    assert done.returncode == 3 and "nothing was recorded" in done.stderr
+
+
+def test_a_gradient_that_is_not_cleared_is_found_where_it_acts(original: Path, script: str, tmp_path: Path) -> None:
+    changed = edited(script, tmp_path / "c.py", "optimizer.zero_grad()", "_epoch or optimizer.zero_grad()")
+    recorded(tmp_path / "two", changed, str(tmp_path / "s.pt"), level="full")
+    content = compared(original / "trace", tmp_path / "two")
+    assert content["verdict"] == "diverged" and not content["passed"]
+    assert content["first_divergence"]["update"] == 4 and content["first_divergence"]["moment"] == "consume"
+    assert content["site"]["moment"] == "backward" and content["site"]["kind"] == "gradient"
+    assert [one["differing"] > 0 for one in content["growth"]] == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "update", "moment"),
+    [
+        ("lr=0.01", "lr=0.02", 0, "consume"),
+        ("total_iters=6", "total_iters=5", 0, "schedule"),
+        ("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 0.5)", -1, "start"),
+        ("shuffle=True", "shuffle=False", 0, "batch"),
+        ("Linear(4, 8)", "Linear(4, 8, bias=False)", -1, "start"),
+    ],
+)
+def test_a_changed_line_shows_where_it_acts(
+    original: Path, script: str, tmp_path: Path, old: str, new: str, update: int, moment: str
+) -> None:
+    recorded(tmp_path / "two", edited(script, tmp_path / "c.py", old, new), str(tmp_path / "s.pt"))
+    first = compared(original / "trace", tmp_path / "two")["first_divergence"]
+    assert (first["update"], first["moment"]) == (update, moment)
+
+
+def test_another_accumulation_is_joined_on_updates(original: Path, script: str, tmp_path: Path) -> None:
+    whole = edited(script, tmp_path / "w.py", "batch_size=4", "batch_size=8")
+    whole = edited(whole, tmp_path / "w.py", "/ 2\n", "\n")
+    whole = edited(whole, tmp_path / "w.py", "if index % 2 == 1:", "if True:")
+    recorded(tmp_path / "two", whole, str(tmp_path / "s.pt"))
+    content = compared(original / "trace", tmp_path / "two")
+    assert content["joined"] == "updates"
+    assert content["first_divergence"]["moment"] == "consume"  # dropout draws otherwise in one batch than in two
+
+
+def test_names_can_be_changed(original: Path, script: str, tmp_path: Path) -> None:
+    nested = edited(script, tmp_path / "n.py", "data = ", "model = torch.nn.ModuleDict({'net': model})['net']\ndata = ")
+    nested = edited(nested, tmp_path / "n.py", "for _epoch", "outer = torch.nn.Module()\nouter.net = model\n"
+                    "outer.forward = model\nmodel = outer\nfor _epoch")  # fmt: skip
+    recorded(tmp_path / "two", nested, str(tmp_path / "s.pt"))
+    assert compared(original / "trace", tmp_path / "two")["verdict"] == "diverged"
+    request = Request(reference=original / "trace", candidate=tmp_path / "two", policy=Policy.parse("exact"),
+                      rename=(r"^net\.=",))  # fmt: skip
+    assert diff(request).verdict == "match"
+    with pytest.raises(OracleError, match="--rename"):
+        diff(replace(request, rename=("(=",)))
+
+
+def test_an_edit_outside_the_optimizer_is_noted(original: Path, script: str, tmp_path: Path) -> None:
+    changed = edited(
+        script, tmp_path / "c.py", "    for index,", "    model[0].bias.data.add_(0.5 * _epoch)\n    for index,"
+    )
+    found = recorded(tmp_path / "one", changed, str(tmp_path / "s.pt"))
+    assert notes(found) == ["parameter changed outside an optimizer: 0.bias, before update 3"]
+    assert json.loads((original / "trace" / "recording.json").read_text())["traces"][0]["notes"] == []
+
+
+def test_bounds_on_what_is_kept(script: str, tmp_path: Path) -> None:
+    recorded(tmp_path / "some", script, str(tmp_path / "s.pt"), first=2, last=3, kinds=("parameter", "gradient"))
+    with open_trace(tmp_path / "some") as trace:
+        rows = [row.address for row in trace.rows()]
+        assert {a.update for a in rows if a.moment not in ("start", "end")} == {2, 3}
+        assert {a.kind for a in rows if a.moment != "end"} == {"parameter", "gradient"}
+    recorded(tmp_path / "each", script, str(tmp_path / "s.pt"), every=3)
+    with open_trace(tmp_path / "each") as trace:
+        assert {row.address.update for row in trace.rows_at(("update", "parameter"))} == {0, 3}
+    found = recorded(tmp_path / "little", script, str(tmp_path / "s.pt"), limit_bytes=30_000)
+    assert any("recording stopped after update" in note for note in notes(found))
+    with open_trace(tmp_path / "little") as trace:
+        assert trace.complete and len(list(trace.rows_at(("update", "parameter")))) < 4 * 6
+
+
+def test_a_script_that_fails_or_is_killed_leaves_what_it_did(script: str, tmp_path: Path) -> None:
+    raises = edited(script, tmp_path / "r.py", "            scheduler.step()", "            assert _epoch == 0, 'no'")
+    assert recorded(tmp_path / "raised", raises, str(tmp_path / "s.pt")).exit_code == 1
+    with open_trace(tmp_path / "raised") as trace:
+        assert trace.manifest["error"] == "AssertionError: no" and not trace.manifest["ended"]
+    death = "            _epoch and __import__('os').kill(__import__('os').getpid(), 9)"
+    killed = edited(script, tmp_path / "k.py", "            scheduler.step()", death)
+    found = recorded(tmp_path / "killed", killed, str(tmp_path / "s.pt"))
+    assert found.exit_code == -9 and not found.traces[0].complete
+    with open_trace(tmp_path / "killed") as trace:
+        assert not trace.complete
+        assert len(list(trace.rows_at(("update", "parameter")))) == 4 * 3
+
+
+def test_processes_of_a_command_get_a_trace_each(script: str, tmp_path: Path) -> None:
+    starter = tmp_path / "starter.py"
+    command = f"[sys.executable, {script!r}, {str(tmp_path / 's.pt')!r}]"
+    starter.write_text(f"import subprocess, sys\nfor n in (1, 2): subprocess.run({command}, check=True)\n")
+    found = recorded(tmp_path / "both", str(starter))
+    assert [Path(trace.folder).name for trace in found.traces] == ["both", "process2"]
+    assert compared(tmp_path / "both", tmp_path / "both/process2")["verdict"] == "match"
+
+
+def test_a_loader_s_workers_record_nothing(original: Path, script: str, tmp_path: Path) -> None:
+    workers = edited(script, tmp_path / "w.py", "shuffle=True", "shuffle=True, num_workers=2")
+    recorded(tmp_path / "two", workers, str(tmp_path / "s.pt"))
+    assert compared(original / "trace", tmp_path / "two")["verdict"] == "match"
+    assert [path.name for path in (tmp_path / "two").glob("trace*")] == ["trace.db"]
+
+
+def test_what_cannot_be_recorded_is_said(tmp_path: Path, script: str) -> None:
+    with pytest.raises(OracleError, match="no such program"):
+        recording.record(["no-such-program"], Options(folder=str(tmp_path / "none")))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(OutputError, match="there already"):
+        recorded(tmp_path / "full", script)
+    foreign = tmp_path / "foreign.py"
+    foreign.write_text(
+        "import torch\nmodel = torch.nn.Linear(2, 1)\n"
+        "for _ in range(3):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    with torch.no_grad():\n        [p.sub_(0.1 * p.grad) for p in model.parameters()]\n"
+    )
+    assert "no step of an optimizer was seen" in notes(recorded(tmp_path / "foreign", str(foreign)))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("3:5", (3, 5)), ("3", (3, 3)), ("3:", (3, None)), (":5", (None, 5)), (None, (None, None))]
+)
+def test_updates(text: str | None, meant: tuple[int | None, int | None]) -> None:
+    assert recording.updates(text) == meant
+
+
+def test_words_that_are_none() -> None:
+    for wrong in ("", ":", "a", "5:3", "-1", "1:2:3"):
+        with pytest.raises(OracleError):
+            recording.updates(wrong)
+    for wrong in ("", "2 potatoes", "GB"):
+        with pytest.raises(OracleError):
+            recording.size(wrong)
+    assert recording.size("1.5GB") == 1_500_000_000 and recording.size("10") == 10 and recording.size(None) is None
+    with pytest.raises(OracleError, match="gradient"):
+        recording.kinds("gradiant")
+
+
+def train(steps: int, lr: float = 0.1) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_block_is_recorded(tmp_path: Path) -> None:
+    with record(tmp_path / "one"):
+        train(3)
+    train(2)  # not recorded any more
+    with open_trace(tmp_path / "one") as trace:
+        assert trace.complete and trace.last_update == 2
+    with pytest.raises(TraceError, match="not empty"), record(tmp_path / "one"):
+        pass
+    with pytest.raises(ValueError, match="no"), record(tmp_path / "two"):
+        train(1)
+        raise ValueError("no")
+    with open_trace(tmp_path / "two") as trace:
+        assert trace.manifest["error"] == "ValueError: no"
+
+
+def test_options_come_back_from_json() -> None:
+    options = Options(folder="x", kinds=("parameter",), command=("python", "a.py"), first=3)
+    assert Options.of(json.loads(json.dumps({**vars(options), "root": "/"}))) == options
+
+
+def test_an_interrupt_reaches_the_script(script: str, tmp_path: Path) -> None:
+    endless = edited(script, tmp_path / "e.py", "range(2)", "iter(int, 1)")
+    process = subprocess.Popen(
+        [*ORACLE, "record", "-o", str(tmp_path / "t"), "--", "python", endless, "x"], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "t" / "trace.db").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 3 and "KeyboardInterrupt" in words
+    with open_trace(tmp_path / "t") as trace:
+        assert trace.last_update >= 0
+
+
+def test_an_output_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        recording.record(["true"], Options(folder=str(tmp_path / "file" / "under")))
