@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow zoo lint bench clean
+.PHONY: help setup demo test slow zoo lint bench profiles clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
@@ -12,6 +12,7 @@ help:
 	@echo "make slow    the slow tests, and those that install other projects' trainers"
 	@echo "make zoo     trainers with planted faults, and healthy ones, and what the oracle says of them"
 	@echo "make lint    ruff, mypy and import-linter"
+	@echo "make profiles  the profiles of docs/trainers/profiles"
 	@echo "make bench   the figures of docs/performance.md"
 	@echo "make clean   remove .venv and what was built"
 
@@ -45,6 +46,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+profiles: $(STAMP)
+	$(BIN)/python -m oracle.profile docs/trainers/profiles
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -85,6 +85,7 @@ class Job:
         self.rank = rank
         self.ranks = ranks
         self._recorder = recorder or Silence()
+        self._configured: tuple[Any, dict[str, Any]] | None = None
 
     # What is trained
 
@@ -97,7 +98,17 @@ class Job:
         model = check_model(self.task, self.task.model()).to(self.device)
         randomness.seed(self.recipe.seed)
         self._recorder.attach(model=model)
+        self._configured = (model, _configuration(model))
         return model
+
+    @property
+    def reconfigured(self) -> dict[str, list[Any]]:
+        """What the trainer changed in the model's `config`, where it has one: name to [before, after]."""
+        if self._configured is None:
+            return {}
+        model, before = self._configured
+        after = _configuration(model)
+        return {name: [before[name], after[name]] for name in before if before[name] != after.get(name, before[name])}
 
     def train_data(self) -> Any:
         """The training data set, the same object at every call; what is only iterable is an IterableDataset."""
@@ -255,6 +266,12 @@ class Job:
         if self.device.type == "cpu":
             return batch
         return {name: value.to(self.device) if torch.is_tensor(value) else value for name, value in batch.items()}
+
+
+def _configuration(model: torch.nn.Module) -> dict[str, Any]:
+    """The plain values of a model's `config`; empty where it has none."""
+    values = getattr(getattr(model, "config", None), "__dict__", {})
+    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
 
 
 @contextmanager

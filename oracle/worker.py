@@ -108,6 +108,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
     entry = Entry(Path(spec["folder"])) if spec["resume_from"] is not None else None
     interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]), entry)
+    job: Any = None
     error: BaseException | None = None
     interrupted = False
     loaded, remedies, before = time.time(), {}, flags(spec["threads"])
@@ -136,7 +137,12 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "remedies": remedies,
         "seconds": {"start": STARTED - spec["started"], "import": loaded - STARTED, "train": time.time() - loaded},
     }
-    seen = {"flags": flags(spec["threads"]), "flags_before": before, "devices": recorder.devices}
+    seen = {
+        "flags": flags(spec["threads"]),
+        "flags_before": before,
+        "devices": recorder.devices,
+        "reconfigured": job.reconfigured if job else {},
+    }
     try:
         writer.close({**{key: spec[key] for key in MANIFEST}, **seen, **facts})
     except TraceError as unwritable:

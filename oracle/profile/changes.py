@@ -40,7 +40,7 @@ def _rows(one: Seen, probe: Probe) -> Iterator[tuple[str, str, str]]:
     if facts.devices:
         yield "device", "cpu", ", ".join(facts.devices)
         settings = [(f"{name} = {before}", f"{name} = {after}") for name, (before, after) in facts.settings.items()]
-        for asked, found in settings or [("torch's settings as pinned", "torch's settings as pinned")]:
+        for asked, found in settings or [("as it was set", "as it was set")]:
             yield "backend", asked, found
     if one.gap is None and "data.order" in one.values:
         yield "sampler", one.asked["data.order"], one.values["data.order"]

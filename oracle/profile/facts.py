@@ -16,7 +16,8 @@ class Facts:
 
     batch_size: samples of the largest batch that a backward followed.
     accumulation: micro-batches of the largest window.
-    devices: where parameters were. settings: torch's settings that the trainer changed, name to (before, after).
+    devices: where parameters were.
+    settings: of torch and of the model's `config`, those that the trainer changed: name to (before, after).
     """
 
     batch_size: int | None = None
@@ -32,12 +33,13 @@ def facts(trace: Trace) -> Facts:
     sizes = [len(content) for place, content in ids.items() if place in trained]
     windows = Counter(update for update, _ in trained)
     before, after = (trace.manifest.get(name, {}) for name in ("flags_before", "flags"))
-    changed = [name for name in before if before[name] != after.get(name)]
+    changed = {name: (before[name], after.get(name)) for name in before if before[name] != after.get(name)}
+    changed |= {f"model.config.{name}": pair for name, pair in trace.manifest.get("reconfigured", {}).items()}
     return Facts(
         batch_size=max(sizes, default=None),
         accumulation=max(windows.values(), default=None),
         devices=tuple(trace.manifest.get("devices", ())),
-        settings={name: (_said(before[name]), _said(after.get(name))) for name in changed},
+        settings={name: (_said(old), _said(new)) for name, (old, new) in changed.items()},
     )
 
 
