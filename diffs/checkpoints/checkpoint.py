@@ -30,7 +30,7 @@ PARTS = (
 )
 """What a resume may need, by the names of the knob `resume.missing`; then the arguments, and what fits nowhere."""
 
-DEEPEST, MOST_VALUES = 100, 5_000_000
+DEEPEST, MOST_VALUES = 100, 2_000_000
 # What would change the line that a name is printed on: control characters, line ends, turns of direction.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -127,13 +127,10 @@ class _Split:
         self.within: set[int] = set()
 
     def take(self, value: Any, path: tuple[str, ...], depth: int) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise Damaged(f"more than {MOST_VALUES:,} values are in one state")
         if isinstance(value, _Array):
             value = value.content
         if isinstance(value, np.ndarray) and value.size > 1:
-            value = Stored.of(torch.tensor(value))
+            value = Stored.of(torch.tensor(value.astype(value.dtype.newbyteorder("="))))
         if isinstance(value, torch.Tensor):
             value = Stored.of(value)
         if isinstance(value, Stored):
@@ -148,6 +145,9 @@ class _Split:
     def _inside(self, value: Any, path: tuple[str, ...], depth: int) -> Any:
         if depth > DEEPEST or id(value) in self.within:
             raise Damaged(f"{'.'.join(path)[:100]!r} is nested without end, or more than {DEEPEST} deep")
+        self.left -= 1 + len(value) // 100  # an order of millions of samples is one list
+        if self.left < 0:
+            raise Damaged(f"more than {MOST_VALUES:,} lists and tables are in one state")
         self.within.add(id(value))
         try:
             if isinstance(value, Mapping):

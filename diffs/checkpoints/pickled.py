@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, ClassVar
@@ -151,6 +152,8 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a class or function; never the thing itself."""
+        if self.proto < 3:  # type: ignore[attr-defined]  # the names of Python 2
+            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         known = _KNOWN.get((module, name))
         if known is not None:
             return self._tensor if known == "tensor" else known
@@ -274,10 +277,8 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch.serialization", "_get_layout"): str,
     ("_codecs", "encode"): _encode,
     ("copyreg", "_reconstructor"): _reconstructed,
-    ("copy_reg", "_reconstructor"): _reconstructed,
     **{
-        (module, name): made
-        for module in ("builtins", "__builtin__")
+        ("builtins", name): made
         for name, made in {
             "set": set,
             "frozenset": frozenset,
@@ -339,7 +340,7 @@ _NO_DATA = frozenset(
         "os", "posix", "nt", "sys", "subprocess", "shutil", "socket", "pty", "runpy", "importlib", "ctypes", "marshal",
         "pickle", "_pickle", "code", "codeop", "webbrowser", "pdb", "bdb", "timeit", "cProfile", "profile", "signal",
         "urllib", "http", "ftplib", "smtplib", "requests", "pip", "asyncio", "multiprocessing", "threading", "_thread",
-        "tempfile", "zipimport", "inspect", "gc", "atexit", "builtins", "__builtin__", "torch.hub", "torch.load",
+        "tempfile", "zipimport", "inspect", "gc", "atexit", "builtins", "torch.hub", "torch.load",
         "torch.serialization", "torch.jit", "types.FunctionType", "types.CodeType", "torch.utils.cpp_extension",
         "functools.reduce", "operator", "_operator", "io", "_io", "nturl2path", "distutils", "setuptools", "numpy.f2py",
     }

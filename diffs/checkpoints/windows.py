@@ -26,6 +26,7 @@ from diffs.ulp import BLOCK_BYTES, format_of
 
 WINDOW_BYTES = 4 << 20
 HUGE_BYTES = 2 << 20  # a large page
+LARGEST_ELEMENT = 16  # bytes, of complex128
 GAP_BYTES = 4096  # what two tensors in a file may leave between them and still be read as one
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
@@ -140,7 +141,8 @@ class _Comparison:
         first, position, stop = pieces[0], pieces[0].start, pieces[-1].stop
         shift, current = first.other - first.start, 0
         while position < stop:
-            end = min(position - position % WINDOW_BYTES + WINDOW_BYTES, stop)
+            end = position - position % WINDOW_BYTES + WINDOW_BYTES
+            end = min(end if end - position > LARGEST_ELEMENT else end + WINDOW_BYTES, stop)
             while pieces[current].stop <= position:
                 current += 1
             last = current
@@ -200,8 +202,8 @@ class _Comparison:
             for start, stop in [*((a, b) for a, b in done if a < end and b > begin), (end, end)]:
                 while position < min(start, end):
                     place = span.start + (position - begin) * itemsize
-                    size = min((min(start, end) - position) * itemsize, WINDOW_BYTES - place % HUGE_BYTES)
-                    size -= size % itemsize
+                    size = min((min(start, end) - position) * itemsize, WINDOW_BYTES - place % WINDOW_BYTES)
+                    size = max(itemsize, size - size % itemsize)
                     address = self.left.address(span.path, place, size)
                     for offset in range(0, size, BLOCK_BYTES):
                         yield address + offset, min(BLOCK_BYTES, size - offset)
