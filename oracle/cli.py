@@ -429,6 +429,72 @@ def resume(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="TASK | -- COMMAND")
+@click.option("--trainer", metavar="T", help="file.py:Class, or a name from `oracle list trainers`; with a TASK.")
+@click.option("--reference", required=True, metavar="REQ", help="The version to start from: transformers==4.54.0.")
+@click.option("--candidate", "candidates", multiple=True, required=True, metavar="REQ", help="The next; repeatable.")
+@click.option("--with", "requirements", multiple=True, metavar="REQ", help="What all of them run with.")
+@click.option("--bisect", is_flag=True, help="Run no more of them than are needed to find where something changes.")
+@click.option("--recipe", "recipe_file", metavar="FILE", help="A recipe in TOML; by default the task's own.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a value of the recipe.")
+@click.option("--policy", default="noise", metavar="P", help="What passes: noise or exact.  [default: noise]")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds a run may take.")
+@click.option("--threads", default=1, type=click.IntRange(min=1), metavar="N", help="Threads of torch.  [default: 1]")
+@click.option("--keep", metavar="DIR", help="Keep a COMMAND's recordings in a new folder.")
+@as_json
+def upgrade(
+    words: tuple[str, ...], trainer: str | None, reference: str, candidates: tuple[str, ...],
+    requirements: tuple[str, ...], bisect: bool, recipe_file: str | None, sets: tuple[str, ...], policy: str,
+    timeout: float | None, threads: int, keep: str | None, file: str | None,
+) -> int:  # fmt: skip
+    """Run a TASK, or a COMMAND after --, with one version after another, and say what changes.
+
+    A requirement may be several, separated by commas: 'transformers==4.54.0,accelerate==1.0.1'.
+
+    Exit code 0: nothing changes, or what the policy passes. 1: training changes. 3: a version cannot be run, or not
+    compared.
+    """
+    from diffs.verdict import Policy, PolicyError
+    from oracle import upgrade as runner
+    from oracle.progress import shown
+
+    try:
+        passing = Policy.parse(policy)
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from None
+    if file is not None:
+        _check_writable(file)
+    versions = [tuple(part.strip() for part in one.split(",")) for one in (reference, *candidates)]
+    rerun = shlex.join(["oracle", *click.get_current_context().obj])
+    if trainer is None:
+        if bisect or recipe_file or sets:
+            raise click.UsageError("--bisect, --recipe and --set go with a TASK and --trainer, not with a COMMAND")
+        with shown() as progress:
+            content, printed = runner.of_script(words, versions, requirements, keep, passing, progress)
+    else:
+        if len(words) != 1:
+            raise click.UsageError(f"one TASK goes with --trainer, found {' '.join(words)}")
+        recipe = _load_recipe(words[0], recipe_file, sets, {})
+        from oracle.check import Request
+
+        request = Request(
+            task=words[0], trainer=trainer, recipe=recipe, requirements=requirements, policy=passing, timeout=timeout,
+            threads=threads, rerun=rerun,
+        )  # fmt: skip
+        with shown() as progress:
+            found = runner.upgrade(request, versions, bisect=bisect, progress=progress)
+        content, printed = found.to_dict(), list(runner.lines(found))
+    if file is not None:
+        _write_json(file, content)
+    if file != "-":
+        for line in printed:
+            click.echo(line)
+    if content["verdict"] in ("nondeterministic", "not_comparable"):
+        return UNDECIDED
+    return 0 if content["passed"] else 1
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("-o", "--output", required=True, metavar="DIR", help="Where the recording goes: a new folder.")
 @click.option("--level", default="digest", type=click.Choice(["digest", "full"]), help="Keep tensors in full, too.")
