@@ -411,8 +411,8 @@ class Resume:
 
     def _disturbed(self) -> Difference | None:
         """Where the run differs from one that saves nothing; None if it does not."""
-        spec = dict(self.case.findings.runs.spec["recipe"], checkpoint=None)
-        plain = self.launch({"recipe": spec, "watch": False})
+        recipe = {key: value for key, value in self.case.findings.runs.spec["recipe"].items() if key != "checkpoint"}
+        plain = self.launch({"recipe": recipe, "watch": False})
         if plain.ending.status != "completed" or plain.trace is None:
             return None
         return next(differences(plain.trace, self.whole, rules(plain.trace, self.whole), decisive_only=True), None)

@@ -32,8 +32,8 @@ class Interruption:
     `micro`: after `micro` micro-batches of the next window; `evaluate`: at the first forward without gradients after
     it; `save`: when the file number `file` of what is written there is opened, or has `byte` bytes.
 
-    `death` is `exception`, a signal, `full-disk` (from that byte on nothing can be written until the run goes on), or
-    `read-only` (from `updates` updates on nothing in the workdir can be changed).
+    `death` is `exception`, a signal, `full-disk` (from that byte on nothing can be written in the workdir), or
+    `read-only` (from `updates` updates on nothing in it can be changed). Who survives these is ended by the next update.
     """
 
     def __init__(self, cut: Any, recorder: Any, workdir: Path, entry: Entry | None = None) -> None:
@@ -81,7 +81,8 @@ class Interruption:
 
     def _updated(self, updates: int) -> None:
         self.saves.settle()
-        if self._at("update"):
+        survived = self.struck and self.cut["death"] in ("full-disk", "read-only") and updates > self.cut["updates"]
+        if survived or self._at("update"):
             self._strike()
 
     def _goes_on(self) -> None:
@@ -90,8 +91,7 @@ class Interruption:
             self.entry.entered()
             self.entry = None
         if self._full:
-            self._full = False
-            self._limit(None)
+            self._limit(None)  # for what is written elsewhere
         written = {self.saves.path(file) for file in self.saves.settle()}
         if files := sorted(path for path in written if path.is_file()):
             self.recorder.saved(files)

@@ -1,0 +1,154 @@
+"""A run that resumes as it should is silent, whatever it died of; one that does not is named with the part it lacks."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from oracle import zoo
+from oracle.cli import main
+from oracle.report import text
+from oracle.resume.command import resume, saving
+from oracle.resume.cuts import CutError, parse
+from reference_loop.recipe import from_dict
+
+SPECIMENS = {one.name: one for one in zoo.specimens(zoo.folder()) if one.cut}
+FEW = ("h_forgets_the_optimizer", "h_skips_a_batch_too_many", "h_forgets_the_gradient")
+
+
+@pytest.mark.parametrize("death", ["exception", "SIGTERM", "SIGINT", "SIGKILL", "full-disk", "read-only"])
+def test_a_whole_save_is_gone_on_from_whatever_the_run_died_of(interrupt, death):
+    result = interrupt("Whole", "3:save", death)
+    (one,) = result.resumptions
+    assert (result.verdict, one.death, one.saved, one.began) == ("match", death, 2, 2)
+    assert result.passed and result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("cut", "began"), [("2", 1), ("2:saved", 2), ("2.1", 2), ("3:save+100", 2), ("1", 0), ("1:saved,3", 2)]
+)
+def test_the_resumed_run_carries_the_numbers_of_the_state_it_starts_with(interrupt, cut, began):
+    result = interrupt("Whole", cut)
+    assert (result.verdict, result.resumptions[0].began) == ("match", began)
+
+
+def test_every_cut_makes_a_map(interrupt):
+    result = interrupt("Whole", "all")
+    assert {one.verdict for one in result.resumptions} == {"match"}
+    assert {"1", "1:save", "1:saved", "1.1"} <= {one.cut for one in result.resumptions}
+    lines = text.render(result)
+    assert "cut" in lines and "1:saved" in lines
+
+
+def test_what_is_saved_and_what_saving_does_is_said(interrupt):
+    result = interrupt("Whole", "2")
+    assert any(note.startswith("what is saved equals what is live") for note in result.notes)
+    assert any(note.endswith("is its uninterrupted run, bit for bit") for note in result.notes)
+    result = interrupt("Half", "2")
+    assert "saved parameter: 16 of 16 cast to bfloat16, first 0.weight" in result.notes
+    assert result.verdict == "diverged" and result.first_divergence.moment == "start"
+    result = interrupt("Disturbs", "3", task="decoder")
+    assert not result.passed
+    assert any(note.startswith("saving changes the training") for note in result.notes)
+
+
+def test_a_run_that_saves_on_a_signal_goes_on_from_there(interrupt):
+    result = interrupt("SavesOnTerm", "2", "SIGTERM")
+    assert (result.verdict, result.resumptions[0].began) == ("match", 2)
+
+
+def test_a_run_that_cannot_be_interrupted_is_said_to_be_one(interrupt):
+    result = interrupt("Whole", "9")
+    assert (result.verdict, result.exit_code) == ("not_comparable", 3)
+    assert "never came to the cut" in result.reason
+
+
+def test_a_run_that_begins_anew_matches_and_is_told_of(interrupt):
+    result = interrupt("Anew", "3")
+    assert result.verdict == "match"
+    assert any("began with the first update again" in note for note in result.notes)
+
+
+def test_a_failing_save_that_is_survived_is_no_end(interrupt):
+    assert interrupt("Carries", "2:save", "full-disk").verdict == "match"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "loud", "wrong"), [("Whole", 4, 0, 0), ("InPlace", 0, 4, 0), ("TwoFiles", 1, 0, 3)]
+)
+def test_kills_over_the_bytes_of_a_save(interrupt, name, good, loud, wrong):
+    result = interrupt(name, "3", kills=4)
+    count = [one.verdict for one in result.resumptions]
+    assert [count.count(verdict) for verdict in ("match", "not_comparable", "diverged")] == [good, loud, wrong]
+    assert [one.cut.partition("+")[0] for one in result.resumptions] == ["3:save"] * 4
+    assert result.passed is (good == 4)
+
+
+def test_a_place_where_nothing_is_saved_is_refused(interrupt):
+    with pytest.raises(CutError, match=r"the trainer saves nothing there: it writes after 1, 2, 3, 4 updates"):
+        interrupt("Whole", "9:save")
+
+
+def judged(name, server):
+    one = SPECIMENS[name]
+    return zoo.judge(one, zoo.tried(one, server), 0.0)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_part_that_is_not_restored_is_named(name, server):
+    outcome = judged(name, server)
+    assert outcome.good and outcome.confirmed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(SPECIMENS) - set(FEW)))
+def test_every_resume_specimen_is_named(name, server):
+    assert judged(name, server).good
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, one in SPECIMENS.items() if one.causes])
+def test_a_part_is_named_at_every_cut_at_which_it_shows(name, server):
+    one = SPECIMENS[name]
+    result = resume(zoo.request(one), None, server=server)
+    shown = [r for r in result.resumptions if r.verdict == "diverged"]
+    assert shown
+    assert {r.missing for r in shown} == {one.causes[0][2]}
+
+
+def test_the_result_fits_the_schema(interrupt, root):
+    result = interrupt("TwoFiles", "3", kills=2)
+    schema = json.loads((root / "docs/result.schema.json").read_text())
+    jsonschema.validate(json.loads(result.to_json()), schema)
+    assert result.command == "resume"
+
+
+def test_a_recipe_without_saves_saves_after_every_update():
+    assert saving(from_dict({"updates": 2})).checkpoint.every == 1
+    assert saving(from_dict({"updates": 2, "checkpoint": {"every": 5}})).checkpoint.every == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["--cut", "0"], "before the first update there is nothing to resume"),
+        (["--cut", "three"], "names no place"),
+        (["--cut", "3:never"], "names no place"),
+        (["--cut", "5,2"], "in the order in which it trains"),
+        (["--cut", "2", "--death", "boredom"], "there is no such death"),
+        (["--cut", "all", "--death", "boredom"], "there is no such death"),
+        (["--cut", "all", "--kill-sweep", "3"], "--kill-sweep takes the save"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(line, said, capsys):
+    assert main(["resume", "regression", "--trainer", "accelerate", *line]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_cut_is_named_as_it_is_asked_for():
+    for name in ("3", "3.1", "3:save", "3:saved", "3:evaluate", "3:save+17"):
+        (cut,) = parse(name)
+        assert cut.name == name
+    assert [cut.updates for cut in parse("2,5:saved")] == [2, 5]
