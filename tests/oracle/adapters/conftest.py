@@ -85,14 +85,19 @@ def train(tmp_path: Path) -> Train:
     runs = iter(range(1000))
 
     def train(
-        trainer: str, task: str, recipe: recipes.Recipe, keep: list[Watched] | None = None, **kwargs: Any
+        trainer: str,
+        task: str,
+        recipe: recipes.Recipe,
+        keep: list[Watched] | None = None,
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Watched:
         workdir = tmp_path / f"run-{next(runs)}"
         workdir.mkdir()
         job = Watched(load_task(task), recipe, workdir=workdir, **kwargs)
         if keep is not None:
             keep.append(job)
-        load_trainer(trainer).train(job)
+        load_trainer(trainer, arguments).train(job)
         return job
 
     return train

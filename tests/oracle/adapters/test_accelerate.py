@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from oracle.adapters.accelerate import Adapter
 from oracle.errors import TrainerError
 from oracle.recorder.probes import Recorder
 from reference_loop.recipe import Recipe, from_dict
@@ -115,3 +118,28 @@ def test_values_are_clipped_where_the_recipe_asks_for_it(train, reference):
     expected = reference("ragged_tail", recipe, CONFIGURED)
     found = train("accelerate", "ragged_tail", recipe).parameters()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_what_it_passes_is_told_without_a_run(said):
+    recipe = from_dict({"accumulation": 3, "precision": {"dtype": "bfloat16"}})
+    told = Adapter().passes(recipe)
+    assert set(told) == {f"Accelerator.{name}" for name in allowed(recipe)}
+    assert told["Accelerator.gradient_accumulation_steps"] == 3 and not said
+
+
+def test_an_environment_variable_moves_what_the_recipe_states(train, reference):
+    recipe = from_dict({"updates": 2, "batch_size": 2, "accumulation": 4})
+    moved = {"environ.ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+    found = train("accelerate", "regression", recipe, arguments=moved).parameters()
+    expected = reference("regression", replace(recipe, accumulation=2), CONFIGURED)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_float16_can_be_made_to_work_on_the_cpu(train, reference):
+    recipe = from_dict({"updates": 4, "batch_size": 2, "precision": {"dtype": "float16"}})
+    knobs = CONFIGURED | {"precision.loss": "outside_autocast"}
+    found = train("accelerate", "regression", recipe, arguments={"float16.on_cpu": True}).parameters()
+    expected = reference("regression", recipe, knobs)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    silent = reference("regression", recipe, CONFIGURED | {"precision.compute": "float32"})
+    assert not all(torch.equal(silent[name], found[name]) for name in silent)

@@ -13,6 +13,7 @@ from packaging.version import Version
 from oracle.adapters import transformers as adapter
 from oracle.errors import TrainerError
 from oracle.recorder.probes import Recorder
+from oracle.tasks import fixtures
 from reference_loop.recipe import Recipe, from_dict
 
 if importlib.util.find_spec("transformers") is None:
@@ -207,3 +208,39 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_interrupted(train, interrupted
 def test_a_run_without_a_checkpoint_cannot_be_resumed(train, tmp_path):
     with pytest.raises(TrainerError, match=r"no checkpoint in .* to resume from: state \[checkpoint\] every"):
         train("transformers", "regression", from_dict({}), resume_from=tmp_path)
+
+
+class OwnLoss(torch.nn.Module):
+    """Written for `Trainer`."""
+
+    def forward(self, x, labels=None, **loss_kwargs):
+        return {"loss": x.sum()}
+
+
+class NoLabels(torch.nn.Module):
+    """Takes whatever it is given, and computes no loss."""
+
+    def forward(self, x, **kwargs):
+        return x
+
+
+def test_a_module_that_is_written_for_trainer_is_known_by_its_signature():
+    assert adapter.has_own_loss(OwnLoss())
+    assert not adapter.has_own_loss(NoLabels())
+    assert not adapter.has_own_loss(torch.nn.Linear(1, 1))
+
+
+def test_a_module_with_its_own_loss_is_trained_on_it(train, reference):
+    path = str(fixtures() / "probes" / "own_loss.py")
+    recipe = from_dict({"updates": 2, "batch_size": 2, "accumulation": 3, "clip": {"max_norm": float("inf")}})
+    own = {} if installed < Version("4.46") else {"accumulation.normalise": "unit_mean", "accumulation.units": "labels"}
+    expected = reference(path, recipe, own)
+    found = train("transformers", path, recipe).parameters()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_what_it_passes_is_told_without_a_run(said):
+    recipe = from_dict({"optimizer": {"name": "adam"}, "clip": {"max_norm": 0.5}})
+    told = adapter.Adapter().passes(recipe)
+    assert {name.rpartition(".")[2] for name in told} <= allowed(recipe) and not said
+    assert told["TrainingArguments.max_grad_norm"] == 0.5 and "Trainer.optimizers" in told
