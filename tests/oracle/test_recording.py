@@ -17,10 +17,10 @@ import torch
 
 from diffs.trace import open_trace
 from diffs.verdict import Policy
-from oracle import recording
+from oracle import record, recording
 from oracle.diff import Request, diff
 from oracle.errors import OracleError, OutputError
-from oracle.recorder.session import Options, record
+from oracle.recorder.session import Options
 from oracle.recorder.trace import TraceError
 from oracle.recording import Recording
 
