@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ from reference_loop.recipe import Checkpoint, Recipe
 ABREAST = 2
 """How many interruptions go on at a time."""
 BEGINNING = Point(0)
+UNRESTRICTED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""torch's own variable for trainers that were written before `torch.load` refused pickles; runs see it as it is set."""
 
 
 @dataclass(frozen=True)
@@ -405,9 +408,17 @@ class Resume:
             result,
             resumptions=tuple(map(_resumption, self.found)),
             one_sided=tuple(one_sided(comparison)),
-            notes=(*result.notes, *self._failures(), *self._saving(), *((self._control(pair),) if pair else ())),
+            notes=(*result.notes, *self._notes(pair)),
             passed=result.passed and well and self.disturbed is None,
         )
+
+    def _notes(self, pair: Pair | None) -> Iterator[str]:
+        yield from self._failures()
+        yield from self._saving()
+        if pair is not None:
+            yield self._control(pair)
+        if os.environ.get(UNRESTRICTED):
+            yield f"{UNRESTRICTED} is set: whatever the trainer loads is unpickled without restriction"
 
     def _disturbed(self) -> Difference | None:
         """Where the run differs from one that saves nothing; None if it does not."""

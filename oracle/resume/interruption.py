@@ -33,7 +33,7 @@ class Interruption:
     it; `save`: when the file number `file` of what is written there is opened, or has `byte` bytes.
 
     `death` is `exception`, a signal, `full-disk` (from that byte on nothing can be written in the workdir), or
-    `read-only` (from `updates` updates on nothing in it can be changed). Who survives these is ended by the next update.
+    `read-only` (from `updates` updates on nothing in it can be changed). Who survives these ends at the next update.
     """
 
     def __init__(self, cut: Any, recorder: Any, workdir: Path, entry: Entry | None = None) -> None:

@@ -194,7 +194,8 @@ def test_nan_in_one_run_only_diverges(run):
 
 def test_the_same_nan_in_both_is_never_a_match(run, tmp_path):
     task = tmp_path / "nan_task.py"
-    task.write_text(textwrap.dedent("""
+    task.write_text(
+        textwrap.dedent("""
         import torch
         from reference_loop.task import Task
 
@@ -205,7 +206,8 @@ def test_the_same_nan_in_both_is_never_a_match(run, tmp_path):
             return torch.nn.functional.mse_loss(model(batch["x"]), batch["y"], reduction=reduction)
 
         task = Task(name="nan", model=lambda: torch.nn.Linear(3, 1), train_data=data, loss=loss)
-    """))
+    """)
+    )
     result = run(str(task), f"{TRAINERS}/healthy.py:Healthy", from_dict({"epochs": 1}))
     assert (result.verdict, result.exit_code) == ("not_comparable", 3)
     assert "NaN" in result.reason

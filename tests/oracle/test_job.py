@@ -201,9 +201,7 @@ def test_evaluation_leaves_every_module_as_it_was(tmp_path):
         seen.append((model.training, torch.is_grad_enabled(), [len(batch["x"]) for batch in batches]))
         return {"size": torch.tensor(5.0)}
 
-    job = make(
-        tmp_path, model=lambda: nn.Sequential(nn.Linear(2, 1), nn.Dropout()), eval_data=data, metrics=metrics
-    )
+    job = make(tmp_path, model=lambda: nn.Sequential(nn.Linear(2, 1), nn.Dropout()), eval_data=data, metrics=metrics)
     model = job.model()
     model[1].eval()
     assert job.evaluate(model) == {"size": 5.0}
