@@ -76,5 +76,6 @@ def _read_generators(files: Files, names: set[str], checkpoint: Checkpoint) -> N
         saved = files.load(name)
         if isinstance(saved, dict):
             if "step" in saved:
-                checkpoint.put("counter", {"step" if len(ranks) == 1 else f"step.rank{rank}": saved.pop("step")})
+                name = "accelerator_step" if len(ranks) == 1 else f"accelerator_step.rank{rank}"
+                checkpoint.put("counter", {name: saved.pop("step")})
             put_generators(checkpoint, saved, f"rank{rank}" if len(ranks) > 1 else "")

@@ -156,7 +156,7 @@ class _Archive:
                 needed[str(key)] = size
                 return Span(f"data/{key}", 0, size)
 
-            saved, _ = unpickle(self.file.read(min(end - begin, LARGEST_PICKLE)), span.path, note)
+            saved, _ = unpickle(self.file.read(max(0, min(end - begin, LARGEST_PICKLE))), span.path, note)
         except (Damaged, KeyError):
             return f"{message} ({reason})"
         for key, size in needed.items():

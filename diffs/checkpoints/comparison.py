@@ -278,6 +278,11 @@ def _without_parameters(plain: Any) -> Any:
 
 def _common(left: Any, right: Any) -> tuple[Any, Any, int]:
     """What two nested states have in common, and how many entries one alone has."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        items = [_common(one, other) for one, other in zip(left, right, strict=True)]
+        return [one for one, _, _ in items], [other for _, other, _ in items], sum(more for _, _, more in items)
+    if isinstance(left, (int, float)) and left == right:  # one format writes 1, another 1.0
+        return left, left, 0
     if not isinstance(left, dict) or not isinstance(right, dict):
         return left, right, 0
     ours, theirs = {}, {}

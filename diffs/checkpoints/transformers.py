@@ -76,7 +76,8 @@ def _read_training(
     state = files.load("trainer_state.json")
     if isinstance(state, dict):
         counters = ("global_step", "epoch", "num_input_tokens_seen", "total_flos")
-        checkpoint.put("counter", {"updates" if k == "global_step" else k: state[k] for k in counters if k in state})
+        called = {"global_step": "updates", "epoch": "epochs"}  # with their fraction, other formats count whole ones
+        checkpoint.put("counter", {called.get(key, key): state[key] for key in counters if key in state})
         checkpoint.put("other", {"trainer_state": {k: v for k, v in state.items() if k not in counters}})
     if "training_args.bin" in names:
         checkpoint.put("arguments", {"training_args": files.load("training_args.bin")})
