@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from oracle.report import phrases
@@ -9,6 +10,7 @@ from oracle.report.phrases import Count
 from oracle.result import Resumption
 
 HEADING = ("cut", "death", "resumed with", "outcome")
+WIDTH = 100  # of a reason; the JSON has all of it
 
 
 def table(resumptions: Iterable[Resumption]) -> tuple[str, ...]:
@@ -32,5 +34,6 @@ def _outcome(one: Resumption) -> str:
     if one.missing is not None:
         words += f": {one.missing.replace(',', ', ')} not restored ({one.status})"
     if one.reason is not None:
-        words += f": {phrases.printable(one.reason.strip().partition(chr(10))[0])}"
+        reason = phrases.printable(one.reason.strip().partition("\n")[0])
+        words += f": {textwrap.shorten(reason, WIDTH, placeholder='...')}"
     return words

@@ -71,6 +71,7 @@ class Resumed:
         at = Cursor(self.updates, epoch, index, self.micro)
         if "cursor" in self.taken:
             at = self._moved(at, self.taken["cursor"], state)
+        inside = at.index > 0 or at.epoch == epoch
         semantics = self.semantics.with_("resume.missing", ",".join(sorted(self.missing)))
         uncounted = "counter" in self.missing  # then the run counts from 0 again
         shift = {"updates": self.updates, "batches": before} if uncounted else {"updates": 0, "batches": 0}
@@ -101,8 +102,8 @@ class Resumed:
                 self._generators("entry.safetensors")
             if not entered and isinstance(operation, Forward):
                 entered = True
-                if "cursor" in self.taken and "rng" not in self.ways:
-                    randomness.restore(saved["rng"])
+                if inside and "cursor" in self.taken and "rng" not in self.ways:
+                    randomness.restore(saved["rng"])  # after the batches before it were skipped
                 self._generators(None)
                 for name, value in randomness.states().items():
                     writer.put(Address(base, -1, "start", "rng", name), value)

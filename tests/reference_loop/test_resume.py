@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+
 import pytest
 import torch
 
 from oracle.tasks import load_task
 from reference_loop import checkpoint, interpreter
 from reference_loop.loader import count_samples
-from reference_loop.operations import Cursor
+from reference_loop.operations import Cursor, Forward
 from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
 from reference_loop.semantics import RESUME_PARTS, Semantics
@@ -65,6 +69,74 @@ def test_a_part_left_out_shows(whole, tmp_path, part):
     resumed = run(tmp_path, cut=cut, resume_from=workdir, missing=part)
     left = [update for update in sorted(rows) if update >= cut]
     assert sorted(resumed) != left or not all(same(rows[update], resumed[update]) for update in left)
+
+
+@pytest.mark.parametrize("normalise", ["micro_mean", "unit_mean"])
+@pytest.mark.parametrize("missing", ["", "accumulated_gradient"])
+def test_a_run_resumed_inside_a_window_needs_its_gradient(tmp_path, normalise, missing):
+    recipe = from_dict({"updates": 3, "batch_size": 2, "accumulation": 3, "shuffle": True, "log": {"every": 1}})
+    s = Semantics.of(recipe).with_("accumulation.normalise", normalise)
+    rows = []
+
+    def train(resume_from=None, stop=None, semantics=s):
+        state = State(load_task("decoder"), recipe, drop_last=False, resume_from=resume_from)
+        at = Cursor(1, *checkpoint.load(resume_from)["cursor"], micro=2) if resume_from else None
+        seen = {}
+        for operation in plan(recipe, semantics, count_samples(state.loader.data), at):
+            if stop is not None and isinstance(operation, Forward) and (operation.update, operation.micro) == stop:
+                checkpoint.save(state, tmp_path / "saved", 0)
+                return
+            for address, value in operation.do(state):
+                if address.moment in ("batch", "update", "log") and address.update >= 1:
+                    seen[address] = value.clone() if isinstance(value, torch.Tensor) else value
+        rows.append(seen)
+
+    train()
+    train(stop=(1, 2))
+    train(resume_from=tmp_path / "saved", semantics=s.with_("resume.missing", missing))
+    whole, resumed = rows
+    left = {address for address in whole if address >= (1, 2) or address.micro == -1}
+    assert set(resumed) == left
+    equal = [
+        torch.equal(whole[a], resumed[a]) if isinstance(whole[a], torch.Tensor) else whole[a] == resumed[a]
+        for a in left
+    ]
+    assert all(equal) is (missing == "")
+
+
+def test_a_save_that_is_killed_at_any_byte_leaves_a_whole_checkpoint(tmp_path):
+    def state(seed):
+        recipe = from_dict({"updates": 1, "seed": seed})
+        state = State(load_task("ragged_tail"), recipe, drop_last=False)
+        state.begin("all", 1, "progress", "float32")
+        return state
+
+    first, second = state(0), state(1)
+    checkpoint.save(first, tmp_path / "saved", 0)
+    size = (tmp_path / "saved" / checkpoint.FILE).stat().st_size
+    for byte in range(0, size, size // 12):
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (byte, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            checkpoint.save(second, tmp_path / "saved", 0)
+            os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
+        found = checkpoint.load(tmp_path / "saved")["parameter"]["0.weight"]
+        assert torch.equal(found, first.parameters["0.weight"])
+
+
+def test_one_bit_that_turned_is_named(tmp_path):
+    state = State(load_task("ragged_tail"), from_dict({"updates": 1}), drop_last=False)
+    state.begin("all", 1, "progress", "float32")
+    checkpoint.save(state, tmp_path / "saved", 0)
+    file = tmp_path / "saved" / checkpoint.FILE
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match="its digest is another"):
+        checkpoint.load(tmp_path / "saved")
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
