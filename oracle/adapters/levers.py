@@ -31,12 +31,14 @@ class Table:
 
     classes: where each class is imported from.
     carries: knob, "knob = value" or "hyperparameter.name" -> the arguments that carry it, the newest version's first.
+    variables: argument -> the environment variable that stands for it where it is not passed.
     chosen: "knob = value" -> what the adapter does where the version at hand has no argument for it: name and value.
     loop: knobs that the loop around the trainer decides, as its documentation writes it.
     """
 
     classes: Mapping[str, str]
     carries: Mapping[str, tuple[str, ...]]
+    variables: Mapping[str, str] = field(default_factory=dict)
     chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     loop: frozenset[str] = frozenset()
     levers: tuple[Lever, ...] = field(default=())
@@ -60,6 +62,7 @@ TABLES: dict[str, Table] = {
             "precision.compute": ("Accelerator.mixed_precision",),
             "schedule.cadence": ("Accelerator.step_scheduler_with_optimizer",),
         },
+        variables={"Accelerator.mixed_precision": "ACCELERATE_MIXED_PRECISION"},
         loop=frozenset(
             (
                 "clip.kind", "clip.moment", "data.tail", "evaluate.gradients", "evaluate.mode", "evaluate.rng",

@@ -26,9 +26,9 @@ TRAINERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 INTRO = """\
 # Profiles
 
-What `oracle semantics` found of each supported trainer, written by `make profiles`: a page and a JSON file each. `oracle
-diff` compares any two. Every value is confirmed by a bit-identical replay, and by replays under all other values that are
-not; where nothing tells them apart, it is undetermined, and the page says why.
+What `oracle semantics` found of each supported trainer, written by `make profiles`: a page and a JSON file each, and
+`oracle diff` compares any two. A value is confirmed by a bit-identical replay, and by replays under all other values
+that are not; where nothing tells them apart, it is undetermined, and the page says why.
 
 A cell with several values holds those that are left; `?` is undetermined, `-` is a case that the profile does not have.
 """

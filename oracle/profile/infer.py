@@ -65,8 +65,9 @@ def infer(
         raise made.refusal
     recipes = [dict(probe.recipe) for probe in chosen.values()]
     known = trainer in TABLES
-    told = signatures.read(trainer, recipes, place.python, pinned(1, place.layer)) if known else signatures.Signatures()
-    return made.profile(chosen, Sources(trainer, told, tuple(chosen)))
+    variables = pinned(1, place.layer)
+    told = signatures.read(trainer, recipes, place.python, variables) if known else signatures.Signatures()
+    return made.profile(chosen, Sources(trainer, told, tuple(chosen), variables))
 
 
 @dataclass
@@ -74,7 +75,9 @@ class _Inference:
     """One trainer being probed.
 
     seen: what each probe says. other: what probes say under another setting, by (setting, probe).
-    proving: of `other`, what says something of the trainer as it is, knobs left out of which it does not.
+    proving: the part of `other` that says something of the trainer as it is.
+    skipped: probes that could not be run. memory: what becomes of batches that find no memory.
+    refusal: the first recipe's that the trainer refuses.
     """
 
     trainer: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from oracle.adapters.levers import TABLES, Table
 from oracle.profile.schema import Source
@@ -16,9 +17,17 @@ class Sources:
     """The sources of one trainer's values; a trainer of which no arguments are known has none.
 
     probes: the names of the probes whose recipes `signatures` was read for, in that order.
+    environment: the variables that the trainer ran with.
     """
 
-    def __init__(self, trainer: str, signatures: Signatures, probes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        trainer: str,
+        signatures: Signatures,
+        probes: Sequence[str],
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.environment = environment
         self.table: Table | None = TABLES.get(trainer)
         self.defaults = signatures.defaults
         self.passed: Mapping[str, Mapping[str, str]] = dict(zip(probes, signatures.passed, strict=False))
@@ -42,6 +51,10 @@ class Sources:
         chosen = self.table.chosen.get(f"{name} = {value}")
         if chosen is not None and not known:
             return Source(kind="argument", name=chosen[0], value=chosen[1])
+        for argument in known:
+            variable = self.table.variables.get(argument)
+            if variable is not None and variable in self.environment:
+                return Source(kind="variable", name=variable, value=self.environment[variable])
         if known:
             return Source(kind="default", name=known[0], value=self.defaults[known[0]])
         return Source(kind="loop" if name in self.table.loop else "hidden")

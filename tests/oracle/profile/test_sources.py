@@ -56,6 +56,14 @@ def test_what_the_adapter_does_for_want_of_an_argument_is_said(sources):
     assert (found.kind, found.name) == ("argument", "Trainer._get_train_sampler")
 
 
+def test_a_variable_stands_for_an_argument_that_is_not_passed():
+    told = Signatures({"Accelerator.mixed_precision": "None"}, ({},))
+    found = Sources("accelerate", told, ("a",), {"ACCELERATE_MIXED_PRECISION": "bf16"})
+    expected = Source(kind="variable", name="ACCELERATE_MIXED_PRECISION", value="bf16")
+    assert found.of("precision.compute", "bfloat16", ["a"], asked=False) == expected
+    assert Sources("accelerate", told, ("a",)).of("precision.compute", "x", ["a"], asked=False).kind == "default"
+
+
 def test_the_user_s_loop_is_no_secret():
     found = Sources("accelerate", Signatures({"Accelerator.mixed_precision": "None"}, ({},)), ("a",))
     assert found.of("gradient.clear", "after_update", ["a"], asked=True) == Source(kind="loop")
