@@ -80,9 +80,18 @@ def find_trainer(asked: str) -> None:
         raise TrainerError(f"unknown trainer {asked!r}: {near_miss(asked, _packages())}; or path/to/file.py:Class")
 
 
+OWN_IMPORTS = ("torch._dynamo",)
+"""What torch itself imports at the first step of an optimizer; it takes most of a second."""
+
+LATE_IMPORTS = {"transformers": ("transformers.trainer",)}
+"""What an adapter imports only when it trains."""
+
+
 def imports(asked: str) -> tuple[str, ...]:
     """Modules that a trainer will import: what a process that runs it many times can import once."""
-    return () if is_file(asked) else (f"oracle.adapters.{asked}", _packages()[asked])
+    if is_file(asked):
+        return OWN_IMPORTS
+    return (*OWN_IMPORTS, f"oracle.adapters.{asked}", _packages()[asked], *LATE_IMPORTS.get(asked, ()))
 
 
 def load_trainer(asked: str, arguments: Mapping[str, Any] | None = None) -> Trainer:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from diffs.verdict import Policy
-from oracle import tasks
+from oracle import tasks, trainers
 from oracle.check import Request, check
 from oracle.errors import OracleError
 from oracle.replays import Server
@@ -195,7 +195,7 @@ def _warm(parent: int) -> None:
     global _server, _place
     die_with_parent(parent)
     _place = tempfile.TemporaryDirectory(prefix="oracle-zoo-")
-    _server = Server(Path(_place.name))
+    _server = Server(Path(_place.name), imports=trainers.OWN_IMPORTS)
 
 
 def request(specimen: Specimen) -> Request:

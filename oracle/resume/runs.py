@@ -10,14 +10,11 @@ from typing import Any
 
 from diffs.trace import Trace, open_trace
 from diffs.verdict import NotComparable
-from oracle import processes
+from oracle import processes, trainers
 from oracle.candidate import FULL, CandidateUsage, Runs, WarmRuns
 from oracle.processes import Ending
 from oracle.replays import Server
 from oracle.resume.cuts import Cut
-
-IMPORTS = {"transformers": ("transformers.trainer",), "accelerate": ("accelerate",)}
-"""What an adapter imports only when it trains."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def warmed(runs: Runs, task: str, trainer: str, threads: int, folder: Path) -> W
     server = Server(
         folder,
         task=task,
-        imports=IMPORTS.get(trainer, ()),
+        imports=trainers.imports(trainer),
         threads=threads,
         python=runs.environment.python,
         layer=runs.environment.layer,
