@@ -193,6 +193,8 @@ class Resume:
             if micros.get(updates, 0):
                 middle = (micros[updates] + 1) // 2
                 found.append(Cut(updates=updates, place="micro", micro=middle, death=self.death))
+        if self.death in ("full-disk", "read-only"):
+            found = [cut for cut in found if cut.place == "save"]
         return [self.settled((cut,)) for cut in found]
 
     def settled(self, chain: tuple[Cut, ...]) -> tuple[Cut, ...]:
@@ -312,7 +314,9 @@ class Resume:
         assert chosen is not None
         pair, comparison = chosen
         notes: tuple[str, ...] = ()
-        if newest is not None and newest != BEGINNING and pair.point == BEGINNING:
+        if newest is None and pair.point == BEGINNING:
+            notes = ("nothing had been saved when the run died, and the resumed one began with the first update",)
+        elif newest is not None and newest != BEGINNING and pair.point == BEGINNING:
             notes = ("the resumed run began with the first update again, though there was something to resume",)
         if last.ending.status != "completed" and comparison.first is None:
             words = f"the resumed run {last.ending.status}: {last.ending.detail}"
@@ -401,7 +405,7 @@ class Resume:
             unexplained=unexplained,
             latent=tuple(_latent(comparison)) if comparison else (),
             reason=found.reason,
-            notes=found.notes,
+            notes=found.notes if len(self.found) == 1 else (),
         )
         well = all(each.verdict == "match" or each.saved is None for each in self.found)
         return replace(
@@ -519,5 +523,5 @@ def _resumption(found: Found) -> Resumption:
         at=At(update=first.address.update, moment=first.address.moment) if first is not None else None,
         missing=str(cause.candidate) if cause is not None else None,
         status=cause.status if cause is not None else None,
-        reason=found.reason,
+        reason=found.reason or next(iter(found.notes), None),
     )

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from oracle import zoo
-from oracle.check import check
 from oracle.replays import Server
 from oracle.result import At, Cause, Compared, FirstDivergence, Result
 
@@ -42,7 +41,7 @@ def outcome(server):
 
     def outcome(one):
         started = time.monotonic()
-        return zoo.judge(one, check(zoo.request(one), server=server), time.monotonic() - started)
+        return zoo.judge(one, zoo.tried(one, server), time.monotonic() - started)
 
     return outcome
 

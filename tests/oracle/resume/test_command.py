@@ -66,6 +66,8 @@ def test_a_run_that_cannot_be_interrupted_is_said_to_be_one(interrupt):
 
 
 def test_a_run_that_begins_anew_matches_and_is_told_of(interrupt):
+    result = interrupt("Whole", "1")
+    assert any(note.startswith("nothing had been saved when the run died") for note in result.notes)
     result = interrupt("Anew", "3")
     assert result.verdict == "match"
     assert any("began with the first update again" in note for note in result.notes)
