@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.figure import HEADINGS, Figure
 from oracle.result import write_text
 
-SUBJECTS = ("start", "check", "recording")
+SUBJECTS = ("start", "check", "recording", "checkpoints")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 INTRO = """\
 # Performance
@@ -23,7 +23,9 @@ Written by `make bench`. Ratios are medians of 9 pairs, the two of a pair taken 
 programs ran on the machine. Recording is measured on a decoder of ten million parameters with AdamW, on one thread.
 "state" is what makes a verdict at each update: parameters, gradients, optimizer state; "all" is every kind. The
 recorder's own time is what passes inside its hooks and replaced functions, digests and commits included, over the
-bare step. Whole steps are given beside it; other load moves them by more than the recorder does.
+bare step. Whole steps are given beside it; other load moves them by more than the recorder does. Checkpoints are those
+of a decoder with AdamW state; "plain memcmp" maps both files in windows of 4 MB and knows no tensors; memory is the
+rise of the process's peak.
 """
 
 

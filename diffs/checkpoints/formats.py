@@ -43,6 +43,8 @@ def open_checkpoint(path: Path, trust: bool = False) -> Checkpoint:
         raise Damaged(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
     except RecursionError:
         raise Damaged(f"{path} is nested too deep to be read") from None
+    except (AttributeError, IndexError, KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise Damaged(f"{path} is not laid out as it should be: {type(error).__name__}: {error!s:.200}") from error
     if not checkpoint.parts:
         raise NotComparable(f"{path} is a {checkpoint.format} checkpoint that holds nothing")
     return checkpoint

@@ -82,8 +82,15 @@ class Stored:
         for span in self.spans or ():
             content += read(span)
         if not content:
-            return torch.empty(self.shape, dtype=self.dtype)
+            return _empty(self.dtype, self.shape)
         return torch.frombuffer(content, dtype=torch.uint8).view(self.dtype).reshape(self.shape)
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    try:
+        return torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:
+        raise Damaged(f"a tensor without elements has the shape {shape}: {error!s:.100}") from None
 
 
 def strided(

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from diffs.checkpoints.comparison import compare
 from diffs.checkpoints.formats import open_checkpoint
-from diffs.checkpoints.stored import Damaged, Unsafe
+from diffs.checkpoints.stored import Damaged, Stored, Unsafe
 from diffs.verdict import NotComparable
 
 Saved = dict[str, Any]
@@ -356,3 +356,13 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Damaged, match="no regular file"):
         open_checkpoint(tmp_path / "pipe")
+
+
+def test_a_folder_with_the_right_names_and_the_wrong_content_is_refused(tmp_path: Path, saved: Saved) -> None:
+    folder = made(tmp_path / "x", "Lightning", saved)
+    torch.save({"pytorch-lightning_version": "2", "state_dict": 3, "optimizer_states": 4, "lr_schedulers": 5}, folder)
+    with pytest.raises(Damaged, match="not laid out as it should be"):
+        open_checkpoint(folder)
+    empty = Stored.at(torch.float32, (0, 1 << 62, 1 << 62), [])
+    with pytest.raises(Damaged, match="without elements"):
+        empty.tensor()
