@@ -45,6 +45,7 @@ class Request:
     seeds: over how many seeds of the reference the impact is measured; 0 for no impact.
     timeout: seconds that each of the candidate's runs may take; None for no limit.
     folder: where runs and traces stay; None for a folder that goes away.
+    digest: of all recorded values; None is the fastest that the candidate's environment has.
     rerun: the command that repeats this.
     """
 
@@ -63,6 +64,7 @@ class Request:
     threads: int = 1
     device: str = "cpu"
     folder: Path | None = None
+    digest: str | None = None
     rerun: str = ""
 
 
@@ -108,7 +110,8 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
             request.requirements, python=request.python, allow_torch=request.allow_torch, say=progress
         )
         progress("running the candidate twice, and the reference")
-        spec = _spec(request, reading.semantics, place.digest)
+        digest = request.digest or place.digest
+        spec = _spec(request, reading.semantics, digest)
         warm = server or Server(folder, task=task, threads=request.threads, python=place.python, layer=place.layer)
         try:
             runs: Runs | WarmRuns
@@ -116,7 +119,7 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
                 runs = Runs(spec, folder / "candidate", place, request.timeout)
             else:
                 runs = WarmRuns(spec, folder / "candidate", server, request.timeout)
-            replays = Replays(warm, task, folder / "replays", digest=place.digest, device=request.device)
+            replays = Replays(warm, task, folder / "replays", digest=digest, device=request.device)
             (reference,) = replays.run(reading, **FULL)
             candidate = runs.wait()
             if isinstance(reference, ReplayFailed):

@@ -276,12 +276,65 @@ class Reproduction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fact:
+    """Something about the surroundings of a run, such as a version, that was `old` and is `new`; None: absent."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A decision that a candidate made as `old` and makes as `new`; the reference's value where it had no such cause.
+
+    confirmed: whether both are proven.
+    """
+
+    knob: str
+    old: Value
+    new: Value
+    effect: Literal["semantic", "style"]
+    confirmed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """The first place whose values are not those that a golden holds. kind: "" where the whole update counts."""
+
+    update: int
+    moment: str
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenCheck:
+    """How a run stands against the golden that guards it.
+
+    file: the golden. recorded, reason: the day (ISO) and the reason of its last entry.
+    moved: what is not as it was. `unknown`: the reference moved, and nothing that is known of its surroundings did.
+    at: where the candidate first moved. reference_at: where the reference did. None: it did not.
+    facts: what differs in their surroundings. changes: decisions that differ.
+    """
+
+    file: str
+    recorded: str
+    reason: str
+    moved: Literal["nothing", "code", "environment", "both", "task", "unknown"]
+    at: Moved | None = None
+    reference_at: Moved | None = None
+    facts: tuple[Fact, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What one command found.
 
     reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
     reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
     impact, reproduction: None if not asked for. resumptions: what `oracle resume` tried.
+    golden: how it stands against a golden, of `oracle golden check`.
     notes: sentences worth knowing whatever the verdict.
     rerun: the command that gives this result again.
     """
@@ -307,6 +360,7 @@ class Result:
     impact: Impact | None = None
     reproduction: Reproduction | None = None
     resumptions: tuple[Resumption, ...] = ()
+    golden: GoldenCheck | None = None
     notes: tuple[str, ...] = ()
     replays: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)

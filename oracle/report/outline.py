@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oracle.report import phrases, resumptions
+from oracle.report import goldens, phrases, resumptions
 from oracle.report.phrases import Count
 from oracle.report.sentences import sentence
 from oracle.result import (
@@ -49,6 +49,7 @@ class Outline:
 def outline(result: Result) -> Outline:
     """The report on a result."""
     groups = (
+        tuple(_changed(result)),
         *_causes(result),
         *((_unexplained(item),) for item in result.unexplained),
         tuple(_ending(result)),
@@ -61,6 +62,8 @@ def outline(result: Result) -> Outline:
 
 def headline(result: Result) -> str:
     """Verdict and place, or the reason that there is none: enough for a CI log."""
+    if result.golden is not None:
+        return goldens.headline(result, result.golden, _ended(result.candidate_outcome))
     word = result.verdict.upper().replace("_", " ")
     compared = result.compared
     if result.verdict == "match":
@@ -72,6 +75,8 @@ def headline(result: Result) -> str:
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     """Size and values of the first difference, the last agreement, what was compared."""
+    if result.golden is not None:
+        yield from goldens.facts(result, result.golden)
     if first := result.first_divergence:
         runs = ("first run", "second run") if result.verdict == "nondeterministic" else _sides(result)
         if not first.missing:
@@ -139,6 +144,16 @@ def _compared(result: Result) -> str:
     if "total" in result.seconds:
         words.append(f"{result.seconds['total']:.1f} s")
     return ", ".join(words)
+
+
+def _changed(result: Result) -> Iterator[Paragraph]:
+    """The decisions that are not those that a golden holds, and how to renew it."""
+    if result.golden is None:
+        return
+    if result.golden.changes:
+        yield Paragraph("Changed decisions", "", tuple(goldens.changes(result.golden)))
+    if command := goldens.renewal(result, result.golden):
+        yield Paragraph("If this is meant", command)
 
 
 def _causes(result: Result) -> Iterator[tuple[Paragraph, ...]]:
