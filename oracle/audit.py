@@ -168,6 +168,7 @@ def _entry(checkpoint: Checkpoint, name: str) -> Entry:
     nbytes = sum(tensor.nbytes for tensor in part.tensors.values())
     says = f"{count(len(part.tensors), 'tensor')}, {size(nbytes)}" if part.tensors else _values(part)
     lacking = {"rng": _lacking_generators, "optimizer": _lacking_state}.get(name, lambda *_: None)(checkpoint, part)
+    lacking = lacking or checkpoint.partial.get(name)
     return Entry(
         part=name,
         status="partial" if lacking else "present",

@@ -73,6 +73,7 @@ class Checkpoint:
     parts: those that are there. files: what was read. unread: files of the folder that were not.
     notes: what is worth knowing, a sentence each.
     derived: parts that the trainer works out anew on a resume, with what it does so from.
+    partial: parts of which something is lacking, with what follows.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class Checkpoint:
     unread: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     derived: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
 
     def put(self, part: str, value: Any, prefix: str = "") -> None:
         """Add a nested value to a part, under a name or at its top.

@@ -41,6 +41,11 @@ def read(files: Files, saved: dict[str, Any], checkpoint: Checkpoint) -> None:
     )
     if "loops" in saved:
         checkpoint.put("cursor", {"loops": saved["loops"]})
+        if not saved["loops"].get("fit_loop", {}).get("state_dict", {}).get("combined_loader"):
+            checkpoint.partial["cursor"] = (
+                "batches are counted, but the loader's own state is not saved: an epoch that was broken off starts "
+                "again at its first batch"
+            )
     checkpoint.put("arguments", {key: saved[key] for key in _ARGUMENTS if key in saved})
     known = {"state_dict", "optimizer_states", "lr_schedulers", *_SCALER, "global_step", "epoch", "loops", *_ARGUMENTS}
     checkpoint.put("other", {key: value for key, value in saved.items() if key not in known})

@@ -85,6 +85,16 @@ def test_a_class_that_loading_would_import_is_named(tmp_path: Path) -> None:
     assert "imports and calls" in found.safety[0]
 
 
+@pytest.mark.parametrize(("loader", "status"), [([], "partial"), ([{"position": 3}], "present")])
+def test_lightnings_count_of_batches_is_no_place_in_the_data(tmp_path: Path, loader: list[Any], status: str) -> None:
+    content = {
+        "pytorch-lightning_version": "2.6.6",
+        "state_dict": {"w": torch.ones(2)},
+        "loops": {"fit_loop": {"state_dict": {"combined_loader": loader}, "epoch_progress": {"ready": 1}}},
+    }
+    assert entries(tmp_path / "x.ckpt", content)["cursor"].status == status
+
+
 class Payload:
     def __reduce__(self) -> Any:
         return os.mkdir, ("never",)
