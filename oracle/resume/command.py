@@ -363,9 +363,18 @@ class Resume:
             tail.resumed(last.trace, point, tail.micros_before(self.whole, point), folder / "resumed"),
             self.whole,
             last.folder,
+            self._broken_log(point),
         )
         through = None if last.ending.status == "completed" else pair.resumed.last_update
-        return pair, compare(pair.whole, pair.resumed, rules(pair.whole, pair.resumed), through_update=through)
+        return pair, compare(pair.whole, pair.resumed, pair.rules, through_update=through)
+
+    def _broken_log(self, point: Point) -> int | None:
+        """The update whose report is on updates before a point, too; None if there is none."""
+        log = self.case.request.recipe.log
+        if log is None or log.every == 1 or point.updates % log.every == 0:
+            return None
+        return next((update for update in range(point.updates, self.whole.last_update + 1)
+                     if (update + 1) % log.every == 0), None)  # fmt: skip
 
     def naming(self, pair: Pair) -> Naming:
         """What names the parts that a resumed run lacks."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diffs.first import differences
+from diffs.first import Rules, differences
 from diffs.trace import Trace, open_trace
 from oracle.explain.engine import Explanation
 from oracle.explain.standing import Standing, rules, stand
@@ -72,6 +72,8 @@ class Pair:
 
     whole, resumed: the uninterrupted run's part and the resumed run, paired by address. everything: all of the former.
     full: the folder of the resumed run's own trace, with its tensors.
+    broken_log: the update that reports a mean over updates on both sides of the interruption: of those after it alone,
+        in the resumed run, which decides nothing. None if there is none.
     """
 
     point: Point
@@ -79,6 +81,14 @@ class Pair:
     resumed: Trace
     everything: Trace
     full: Path
+    broken_log: int | None = None
+
+    @cached_property
+    def rules(self) -> Rules:
+        """How the two sides are paired."""
+        found = rules(self.whole, self.resumed)
+        void = set() if self.broken_log is None else {(self.broken_log, "log", "metric")}
+        return replace(found, void=found.void | void)
 
 
 @dataclass
@@ -126,7 +136,7 @@ class Naming:
 
     def causes(self) -> tuple[Cause, ...]:
         """The parts as one cause; none where nothing fits."""
-        at = next(differences(self.pair.whole, self.pair.resumed, self._rules, decisive_only=True), None)
+        at = next(differences(self.pair.whole, self.pair.resumed, self.pair.rules, decisive_only=True), None)
         if at is None:
             return ()
         found, rivals = self._search() if self.exact and self.control else (None, ())
@@ -200,22 +210,21 @@ class Naming:
         ranked = max(options, key=lambda one: (self._stand(one).key, one.plain), default=None)
         return ranked if ranked is not None and self._stand(ranked).key > self._stand(best).key else None
 
-    @cached_property
-    def _rules(self) -> Any:
-        return rules(self.pair.whole, self.pair.resumed)
-
     def _stand(self, hypothesis: Hypothesis) -> Standing:
         if hypothesis not in self._standing:
             trace = self._run(hypothesis)
             # A run that cannot be made stands nowhere: it differs where the two sides do, at the latest.
             against = self.pair.whole if trace is None else trace
-            self._standing[hypothesis] = stand(against, self.pair.resumed, silent=self.silent)
+            reported = () if self.pair.broken_log is None else (("log", "metric"),)
+            self._standing[hypothesis] = stand(against, self.pair.resumed, silent=self.silent.union(reported))
         return self._standing[hypothesis]
 
     def _alike(self) -> Hypothesis | None:
         """Where the reference is not the candidate: parts whose absence makes the same places differ, else what is
         evident."""
-        wanted = {d.address for d in differences(self.pair.whole, self.pair.resumed, self._rules, decisive_only=True)}
+        wanted = {
+            d.address for d in differences(self.pair.whole, self.pair.resumed, self.pair.rules, decisive_only=True)
+        }
         if self._run(Hypothesis()) is not None:
             self._run_all(self.singles)
             for option in self.singles:

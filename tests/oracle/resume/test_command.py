@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -12,7 +13,7 @@ from oracle.cli import main
 from oracle.report import text
 from oracle.resume.command import resume, saving
 from oracle.resume.cuts import CutError, parse
-from reference_loop.recipe import from_dict
+from reference_loop.recipe import Evaluate, from_dict
 
 SPECIMENS = {one.name: one for one in zoo.specimens(zoo.folder()) if one.cut}
 FEW = ("h_forgets_the_optimizer", "h_skips_a_batch_too_many", "h_forgets_the_gradient")
@@ -114,7 +115,8 @@ def test_every_resume_specimen_is_named(name, server):
 @pytest.mark.parametrize("name", [name for name, one in SPECIMENS.items() if one.causes])
 def test_a_part_is_named_at_every_cut_at_which_it_shows(name, server):
     one = SPECIMENS[name]
-    result = resume(zoo.request(one), None, server=server)
+    asked = zoo.request(one)
+    result = resume(replace(asked, recipe=replace(asked.recipe, evaluate=Evaluate(every=2))), None, server=server)
     shown = [r for r in result.resumptions if r.verdict == "diverged"]
     assert shown
     assert {r.missing for r in shown} == {one.causes[0][2]}
