@@ -55,8 +55,9 @@ def write(folder: Path, gigabytes: float) -> None:
     flat = {**model, **{f"{place}.{key}": one for place, kept in state.items() for key, one in kept.items()}}
 
     def save(name: str) -> None:
-        save_file(flat, folder / f"{name}.safetensors")
-        torch.save(saved, folder / f"{name}.pt")
+        (folder / name).mkdir()
+        save_file(flat, folder / name / "checkpoint.safetensors")
+        torch.save(saved, folder / name / "checkpoint.pt")
 
     save("reference")
     save("equal")
@@ -171,15 +172,22 @@ def measure(gigabytes: float = 1.0, rounds: int = ROUNDS) -> list[Figure]:
         folder = Path(name)
         subprocess.run([sys.executable, "-m", "benchmarks.checkpoints", "--write", name, str(gigabytes)], check=True)
         for case in ("equal", "one bit", "5 percent"):
-            figures += _warm(folder, case, "safetensors", rounds)
+            figures += _said(_warm(folder, case, "safetensors", rounds))
         for case in ("equal", "one bit"):
-            figures += _warm(folder, case, "pt", rounds)
-        figures += _cold(folder, rounds)
+            figures += _said(_warm(folder, case, "pt", rounds))
+        figures += _said(_cold(folder, rounds))
+    return figures
+
+
+def _said(figures: list[Figure]) -> list[Figure]:
+    """The figures, each told at once: all of them take minutes."""
+    for figure in figures:
+        print("  ".join(figure.row()), file=sys.stderr, flush=True)
     return figures
 
 
 def _warm(folder: Path, case: str, suffix: str, rounds: int) -> list[Figure]:
-    left, right = folder / f"reference.{suffix}", folder / f"{case}.{suffix}"
+    left, right = (folder / name / f"checkpoint.{suffix}" for name in ("reference", case))
     gigabytes = left.stat().st_size / 1e9
     others = {"safetensors": "safetensors and torch.equal", "pt": "torch.load and torch.equal"}
     names = ["ours", "plain memcmp", *(["cmp", "sha256sum", others[suffix]] if case != "5 percent" else [])]
@@ -211,7 +219,7 @@ def _warm(folder: Path, case: str, suffix: str, rounds: int) -> list[Figure]:
 
 
 def _cold(folder: Path, rounds: int) -> list[Figure]:
-    left, right = folder / "reference.safetensors", folder / "equal.safetensors"
+    left, right = (folder / name / "checkpoint.safetensors" for name in ("reference", "equal"))
     runs: dict[str, list[float]] = {"ours": [], "cat": []}
     for number in range(rounds):
         for name in ("ours", "cat") if number % 2 else ("cat", "ours"):
