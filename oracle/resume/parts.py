@@ -337,6 +337,11 @@ def _first_rates(trace: Trace, update: int) -> Mapping[str, float]:
     return {row.address.name: row.content for row in rows if row.address.update == update}
 
 
+def _common(ours: list[Any], theirs: list[Any]) -> int:
+    """How many batches two sequences begin with in common."""
+    return sum(1 for _ in itertools.takewhile(lambda both: both[0] == both[1], zip(ours, theirs, strict=False)))
+
+
 def _data(pair: Pair) -> Iterator[tuple[str, Any]]:
     """Yield how the resumed run's batches lie in the uninterrupted run's, if they are others."""
     ours, theirs = list(batches(pair.whole).values()), list(batches(pair.resumed).values())
@@ -344,10 +349,11 @@ def _data(pair: Pair) -> Iterator[tuple[str, Any]]:
         return
     everything = list(batches(pair.everything).values())
     here = len(everything) - len(ours)
-    length = min(3, len(theirs))
-    moved = [at - here for at in range(len(everything)) if everything[at : at + length] == theirs[:length]]
-    if moved:
-        yield "cursor", min(moved, key=lambda further: (abs(further), further))
+    alike = {
+        at - here: _common(everything[at:], theirs) for at in range(len(everything)) if everything[at] == theirs[0]
+    }
+    if alike:
+        yield "cursor", min(alike, key=lambda further: (-alike[further], abs(further), further))
     ids = [row.content for row in pair.resumed.rows_at(("batch", "batch_ids"))]
     if ids:
         yield "order", [one for batch in ids for one in batch]
