@@ -121,7 +121,7 @@ def _at_root(request: pytest.FixtureRequest) -> Iterator[None]:
         with chdir(request.config.rootpath):
             yield
     except (*USAGE_ERRORS, PolicyError) as error:
-        pytest.fail(f"error: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"error: {error}", pytrace=False) from None
 
 
 def _request(
@@ -179,9 +179,10 @@ def _passed(request: pytest.FixtureRequest, result: Result) -> Result:
 
     if result.exit_code == 0:
         return result
-    failure = {"title": f"oracle {result.command}: {headline(result)}", "markdown": markdown.render(result)}
+    report, title = text.render(result), f"oracle {result.command}: {headline(result)}"
+    failure = {"title": title, "text": report, "markdown": markdown.render(result)}
     request.node.stash.setdefault(FAILURES, []).append(failure)
-    raise Differs(text.render(result), result)
+    raise Differs(report, result)
 
 
 # GitHub Actions
@@ -199,7 +200,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """In a job of GitHub Actions, annotate the tests that failed with a report, and add it to the job's summary."""
     reports = [one for one in terminalreporter.stats.get("failed", []) if getattr(one, "oracle_failures", None)]
-    if not reports or os.environ.get("GITHUB_ACTIONS") != "true":
+    shown_elsewhere = hasattr(terminalreporter.config, "workerinput")  # a worker of xdist
+    if not reports or shown_elsewhere or os.environ.get("GITHUB_ACTIONS") != "true":
         return
     from oracle.report import github
 
@@ -207,8 +209,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         file, line, _ = report.location
         file = str(terminalreporter.config.rootpath / file)
         for failure in report.oracle_failures:
-            message = report.longreprtext
-            terminalreporter.write_line(
-                github.annotation(failure["title"], message, file=file, line=None if line is None else line + 1)
-            )
+            at = None if line is None else line + 1
+            terminalreporter.write_line(github.annotation(failure["title"], failure["text"], file=file, line=at))
             github.summarise([failure["markdown"]])

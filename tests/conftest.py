@@ -10,6 +10,7 @@ import pytest
 # Before torch is imported: gradients of a LayerNorm differ between one thread and two.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.pop("GITHUB_ACTIONS", None)  # in a job of its own a command would announce what it is tested with
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -179,6 +179,7 @@ ENTRIES = (
     "oracle/__main__.py",
     "oracle/adapters/*.py",
     "oracle/forkserver.py",
+    "oracle/pytest_plugin.py",
     "oracle/profile/__main__.py",
     "oracle/report/*.py",
     "oracle/worker.py",
