@@ -97,3 +97,10 @@ def test_trust_runs_what_was_refused(files: Path, capsys: pytest.CaptureFixture[
     assert "--trust" in capsys.readouterr().err
     main(["diff", "a.pt", "payload.pt", "--trust"])
     assert (files / "never").exists()
+
+
+def test_a_checkpoint_and_a_recording_are_not_compared(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "run").mkdir()
+    (files / "run/trace.db").write_bytes(b"")
+    assert main(["diff", "a.pt", "run"]) == 3
+    assert "a.pt is a checkpoint, run is a recording: compare two of one kind" in capsys.readouterr().err
