@@ -233,7 +233,8 @@ class Naming:
                     found = differences(control, trace, rules(control, trace), decisive_only=True)
                     if {difference.address for difference in found} == wanted:
                         return option
-        return Hypothesis(frozenset((part, "taken") for part in self.evident)) if self.evident else None
+        seen = set(self.evident) - ({"order"} if "cursor" in self.evident else set())
+        return Hypothesis(frozenset((part, "taken") for part in seen)) if seen else None
 
     # Running
 
@@ -349,9 +350,8 @@ def _data(pair: Pair) -> Iterator[tuple[str, Any]]:
         return
     everything = list(batches(pair.everything).values())
     here = len(everything) - len(ours)
-    alike = {
-        at - here: _common(everything[at:], theirs) for at in range(len(everything)) if everything[at] == theirs[0]
-    }
+    found = [at for at, one in enumerate(everything) if one == theirs[0]]
+    alike = {at - here: _common(everything[at:], theirs) for at in found}
     if alike:
         yield "cursor", min(alike, key=lambda further: (-alike[further], abs(further), further))
     ids = [row.content for row in pair.resumed.rows_at(("batch", "batch_ids"))]
