@@ -140,7 +140,7 @@ def test_a_file_reached_only_through_another_is_on_the_worker_side(tmp_path: Pat
 def test_importing_our_packages_imports_nothing_else(root: Path) -> None:
     for package in OURS:
         tree = ast.parse((root / package / "__init__.py").read_text())
-        assert [module for _, module in imported(tree, functions=True) if module != "__future__"] == []
+        assert [module for _, module in imported(tree, functions=False) if module != "__future__"] == []
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -181,6 +181,7 @@ ENTRIES = (
     "oracle/forkserver.py",
     "oracle/pytest_plugin.py",
     "oracle/profile/__main__.py",
+    "oracle/recorder/site/*.py",
     "oracle/report/*.py",
     "oracle/worker.py",
     "reference_loop/plain.py",

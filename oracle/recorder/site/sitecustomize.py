@@ -62,6 +62,7 @@ def begin():
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
     worker = os.path.join(asked["root"], "oracle", "worker.py")
     spec = importlib.util.spec_from_file_location("_oracle_worker", worker)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.meta_path.insert(0, module.Finder(asked["root"]))
