@@ -16,6 +16,8 @@ from oracle.resume.cuts import CutError, parse
 from reference_loop.recipe import Evaluate, from_dict
 
 SPECIMENS = {one.name: one for one in zoo.specimens(zoo.folder()) if one.cut}
+# Restored before the order is drawn lazily, the generators move with it; at an epoch's edge they alone are at fault.
+AT_AN_EDGE = {"h_restores_generators_too_early": {"rng"}}
 FEW = ("h_forgets_the_optimizer", "h_skips_a_batch_too_many", "h_forgets_the_gradient")
 
 
@@ -120,7 +122,7 @@ def test_a_part_is_named_at_every_cut_at_which_it_shows(name, server):
     result = resume(replace(asked, recipe=replace(asked.recipe, evaluate=Evaluate(every=2))), None, server=server)
     shown = [r for r in result.resumptions if r.verdict == "diverged"]
     assert shown
-    assert {r.missing for r in shown} == {one.causes[0][2]}
+    assert {r.missing for r in shown} - AT_AN_EDGE.get(name, set()) == {one.causes[0][2]}
 
 
 def test_the_result_fits_the_schema(interrupt, root):
