@@ -271,7 +271,8 @@ class Job:
 def _configuration(model: torch.nn.Module) -> dict[str, Any]:
     """The plain values of a model's `config`; empty where it has none."""
     values = getattr(getattr(model, "config", None), "__dict__", {})
-    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
+    plain = (bool, int, float, str)
+    return {name: v for name, v in values.items() if isinstance(v, plain) and not name.startswith("_")}
 
 
 @contextmanager

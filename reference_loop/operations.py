@@ -444,7 +444,8 @@ class Log(Operation):
         if self.loss == "window_sum":
             return sum(values)
         summed = state.losses[-1][2] == "sum"
-        mean = sum(values) / (sum(units for _, units, _ in state.losses) if summed else len(values))
+        held = self.accumulation if self.loss == "configured_mean" else len(values)
+        mean = sum(values) / (sum(units for _, units, _ in state.losses) if summed else held)
         return mean / self.accumulation if self.loss == "divided" else mean
 
 

@@ -128,6 +128,7 @@ NEEDS: dict[str, str] = {
     "clip.moment": "gradients under a loss scale",
     "data.lookahead": "data that draws random numbers, read through",
     "evaluate.gradients": "gradients that are there when an evaluation begins",
+    "log.loss": "an update of a window that holds fewer micro-batches",
     "precision.loss": "autocast",
     "schedule.on_skip": "an update that a loss scaler skips",
     "schedule.stop": "a planned total of updates that is not what the epochs hold",

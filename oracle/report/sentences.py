@@ -216,6 +216,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "window_mean": ("logs the mean loss of the window",),
         "last_micro": ("logs the loss of the window's last micro-batch",),
         "window_sum": ("logs the sum of the window's losses",),
+        "configured_mean": (
+            "logs the sum of the window's losses divided by {configured}, the configured count",
+            "logs the sum of the window's losses divided by the configured count",
+        ),
         "divided": (
             "logs a loss divided by {configured} once too often",
             "logs a loss divided by the number of micro-batches once too often",
