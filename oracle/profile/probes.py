@@ -73,7 +73,7 @@ PROBES: dict[str, Probe] = {
         "schedule": {"name": "linear", "warmup": 1},
     }, ("accumulation.normalise", "accumulation.units"), HUGGING, "transformers"),
     "a cache that is left on": Probe("cached", {
-        "updates": 2, "batch_size": 2, "optimizer": _SGD, "clip": _OFF, "semantics": _UNITS,
+        "updates": 2, "batch_size": 2, "accumulation": 2, "optimizer": _SGD, "clip": _OFF, "semantics": _UNITS,
     }, (), HUGGING, "transformers"),
     "decay and a clip that bites": Probe("decoder", {
         "updates": 4, "batch_size": 2, "accumulation": 2, "schedule": {"name": "cosine", "warmup": 1},
