@@ -22,9 +22,10 @@ from diffs import tensor as tensors
 from diffs.bits import memory_differs
 from diffs.checkpoints.stored import Damaged, Span, Stored
 from diffs.tensor import Tally, TensorDifference
-from diffs.ulp import BLOCK_BYTES, format_of
+from diffs.ulp import format_of
 
 WINDOW_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20  # of what differs, measured at a time: smaller ones cost more calls than the cache saves
 HUGE_BYTES = 2 << 20  # a large page
 LARGEST_ELEMENT = 16  # bytes, of complex128
 GAP_BYTES = 4096  # what two tensors in a file may leave between them and still be read as one
