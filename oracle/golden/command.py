@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 import os
 import platform
 import shlex
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from diffs.captured import read_tensors
 from diffs.verdict import Policy, passes
 from oracle import __version__
 from oracle.check import Case, Progress, Request, opened
@@ -26,9 +28,12 @@ from oracle.golden.fingerprint import (
     first_losses,
     first_moved,
     first_moved_update,
+    floats,
+    form,
     given,
 )
 from oracle.golden.judgement import Judgement, judge
+from oracle.golden.sketch import sketch
 from oracle.replays import Server
 from oracle.report import goldens
 from oracle.result import GoldenCheck, Result
@@ -209,10 +214,19 @@ def _seen(case: Case, result: Result) -> Seen:
         causes=[[c.knob, c.reference, c.candidate, c.effect, c.status] for c in result.causes],
         understood=not result.unexplained,
         given=given(reference),
+        form=form(reference),
+        sketch=_sketch(case),
         losses=first_losses(reference),
         reference=condensed(fingerprint(reference)),
         candidate=fingerprint(candidate),
     )
+
+
+def _sketch(case: Case) -> list[float]:
+    """Of what training is given; empty where it cannot be made, or holds a NaN."""
+    reference = case.findings.reference
+    values = sketch(floats(reference.trace, read_tensors(reference.folder)))
+    return values if all(map(math.isfinite, values)) and any(values) else []
 
 
 def _machine(case: Case, flags: dict[str, str]) -> dict[str, str]:

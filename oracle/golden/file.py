@@ -52,7 +52,9 @@ class Seen:
     """What a run showed.
 
     surroundings: versions and the processor, by name. sources: digests of the task's and the trainer's files, by name.
-    given: digest of what training is given. losses: the reference's of update 0, as [value, dtype].
+    given, form: digests of what training is given, and of it without the values of floats.
+    sketch: of these values, as `oracle.golden.sketch` makes it; empty where they were too many to be kept in full.
+    losses: the reference's of update 0, as [value, dtype].
     reference: a digest an update. candidate: a digest for each update and kind.
     verdict, causes: how the candidate stood against the reference; a cause as [knob, reference, candidate, effect,
         status]. understood: whether the causes explain every difference.
@@ -64,6 +66,8 @@ class Seen:
     causes: list[list[Any]]
     understood: bool
     given: str
+    form: str
+    sketch: list[float]
     losses: list[list[Any]]
     reference: dict[str, str]
     candidate: Fingerprint
@@ -215,6 +219,8 @@ def _check(golden: Golden) -> None:
     for loss, dtype in golden.seen.losses:
         if not isinstance(loss, float) or dtype not in DTYPES:
             raise ValueError(f"a loss is {loss!r} of {dtype!r}")
+    if not all(isinstance(number, float) for number in golden.seen.sketch):
+        raise ValueError("its sketch is no list of numbers")
     if not all(isinstance(cause, list) and len(cause) == 5 for cause in golden.seen.causes):
         raise ValueError("a cause has other than five parts")
     if not golden.history:

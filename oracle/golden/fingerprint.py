@@ -42,6 +42,25 @@ def given(trace: Trace) -> str:
     return _digest(row for place in GIVEN for row in trace.rows_at(place))
 
 
+def form(trace: Trace) -> str:
+    """The same, of floats only dtype and shape: what rounding leaves as it is."""
+    rows = [row for place in GIVEN for row in trace.rows_at(place)]
+    return _digest(row._replace(digest=f"{row.dtype} {row.shape}".encode()) if _is_float(row) else row for row in rows)
+
+
+def floats(trace: Trace, tensors: Mapping[Any, Any]) -> list[Any]:
+    """The float tensors of what training is given, in the order of their addresses; none unless all are there.
+
+    tensors: what was recorded in full, by address.
+    """
+    rows = [row.address for place in GIVEN for row in trace.rows_at(place) if _is_float(row)]
+    return [tensors[address] for address in sorted(rows)] if all(address in tensors for address in rows) else []
+
+
+def _is_float(row: Row) -> bool:
+    return row.dtype is not None and "float" in row.dtype
+
+
 def condensed(fingerprint: Fingerprint) -> dict[str, str]:
     """One digest an update: says whether a run moved and when, not where."""
     return {

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffs.verdict import Policy
 from oracle.check import Request
@@ -17,6 +18,7 @@ from oracle.golden import command
 from oracle.golden.file import Seen, StaleGolden, read
 from oracle.golden.fingerprint import first_moved
 from oracle.golden.judgement import judge
+from oracle.golden.sketch import alike, sketch
 from oracle.recipes import load_recipe
 from oracle.replays import Server
 from oracle.report import text
@@ -273,6 +275,8 @@ OLD = Seen(
     causes=[],
     understood=True,
     given="a",
+    form="f",
+    sketch=[1.0, -2.0, 0.5, 3.0],
     losses=[[1.0, "float32"]],
     reference={"-1": "r", "0": "r0", "end": "re"},
     candidate={"-1": {"start parameter": "s"}, "0": {"consume gradient": "g", "update parameter": "p"}},
@@ -298,7 +302,11 @@ NEWER = {**MOVED, "surroundings": {"torch": "2.13.0"}}
         ({**NEWER, "causes": [DIVIDE]}, "rounding", "environment"),
         ({**NEWER, "causes": [CLIP]}, "diverged", "both"),
         ({**NEWER, "understood": False}, "diverged", "both"),
-        ({**NEWER, "given": "b"}, "not_comparable", "environment"),
+        ({**NEWER, "given": "b"}, "rounding", "environment"),
+        ({**NEWER, "given": "b", "sketch": [1.0001, -2.0, 0.5, 3.0]}, "rounding", "environment"),
+        ({**NEWER, "given": "b", "sketch": [1.01, -2.0, 0.5, 3.0]}, "not_comparable", "environment"),
+        ({**NEWER, "given": "b", "sketch": []}, "not_comparable", "environment"),
+        ({**NEWER, "given": "b", "form": "g"}, "not_comparable", "environment"),
         ({**NEWER, "losses": [[1.01, "float32"]]}, "not_comparable", "environment"),
         ({**NEWER, "losses": [[float("nan"), "float32"]]}, "not_comparable", "environment"),
         ({**NEWER, "losses": []}, "not_comparable", "environment"),
@@ -336,7 +344,59 @@ def test_the_first_place_is_the_first_in_causal_order():
     assert both is not None and (both.update, both.kind) == (9, "parameter")
 
 
+# The sketch
+
+
+def values() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(300, 400, generator=generator), torch.zeros(3), torch.randn(7, generator=generator) / 50]
+
+
+def test_rounding_leaves_a_sketch_as_it_is():
+    rounded = [x * (1 + 6e-8 * torch.randn(x.shape)) for x in values()]
+    assert alike(sketch(values()), sketch(rounded), 2e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y, z: [torch.randn(x.shape), y, z],
+        lambda x, y, z: [x, y, torch.randn(z.shape) / 50],
+        lambda x, y, z: [x.flip(0), y, z],
+        lambda x, y, z: [x, y, -z],
+        lambda x, y, z: [x, y, z * 1.01],
+        lambda x, y, z: [x, y + 1, z],
+        lambda x, y, z: [z, y, x],
+        lambda x, y, z: [x * float("nan"), y, z],
+        lambda x, y, z: [],
+    ],
+)
+def test_other_values_move_every_sketch(change):
+    assert not alike(sketch(values()), sketch(change(*values())), 3.5e-4)
+
+
+def test_a_tensor_of_many_blocks_is_one_tensor(monkeypatch):
+    whole = sketch(values())
+    monkeypatch.setattr("oracle.golden.sketch.BLOCK", 1000)
+    assert alike(whole, sketch(values()), 1e-9)
+
+
 # The command line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="there is no other to move from")
+def test_other_kernels_of_torch_round_otherwise_and_hide_no_decision(here, capsys, monkeypatch):
+    monkeypatch.chdir(here)
+    line = ["record", "decoder", "--trainer", "loop.py:Loop", "--epochs", "1", "-o", "decoder.golden.json"]
+    assert main(["golden", *line]) == 0
+    check = ["golden", "check", "decoder.golden.json", "--policy", "noise"]
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert main(check) == 0
+    assert "by rounding alone" in capsys.readouterr().out
+    edit(here / "loop.py", "min(window, left)", "(2 * window)")
+    assert main(check) == 1
+    assert "the environment and the code moved" in capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.slow
