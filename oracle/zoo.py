@@ -62,7 +62,7 @@ class Outcome:
     """What the oracle made of a specimen. Fields that cannot be judged for want of a divergence are False.
 
     healthy: whether nothing was planted. alarm: whether such a one was called worse than it may be.
-    wrong_confirmed: confirmed causes that were not planted.
+    wrong_confirmed: confirmed causes that were not planted. unexplained: differences that were left without a cause.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Outcome:
     all_causes: bool
     confirmed: bool
     wrong_confirmed: tuple[str, ...]
+    unexplained: int
     said: tuple[str, ...]
     first: tuple[int, str] | None
     replays: int
@@ -151,6 +152,7 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
         confirmed=bool(planted)
         and all(cause.status == "confirmed" for cause in result.causes if cause.effect == "semantic"),
         wrong_confirmed=tuple(wrong),
+        unexplained=len(result.unexplained),
         said=tuple(f"{c.knob} = {c.candidate} ({c.status})" for c in result.causes)
         or tuple(f"unexplained at {u.site.moment} of update {u.site.update}" for u in result.unexplained),
         first=(first.update, first.moment) if first else None,
@@ -219,7 +221,7 @@ def _one(specimen: Specimen) -> Outcome:
         healthy = specimen.expect is not None
         return Outcome(
             name=specimen.name, healthy=healthy, alarm=healthy, verdict="usage", found=False, update_right=False,
-            moment_right=False, cause_right=False, all_causes=False, confirmed=False, wrong_confirmed=(),
+            moment_right=False, cause_right=False, all_causes=False, confirmed=False, wrong_confirmed=(), unexplained=0,
             said=(str(error),), first=None, replays=0, seconds=time.monotonic() - started,
         )  # fmt: skip
     return judge(specimen, result, time.monotonic() - started)
