@@ -113,7 +113,7 @@ def _read(path: Path) -> Specimen:
         name=path.stem,
         file=path,
         fault=(ast.get_docstring(tree) or "").partition("\n")[0],
-        task=constants.get("TASK", "regression"),
+        task=_task(path, constants.get("TASK", "regression")),
         recipe=recipe,
         shows=(shows[0], shows[1]) if shows else None,
         causes=tuple(tuple(cause) for cause in constants.get("CAUSES", ())),
@@ -123,6 +123,11 @@ def _read(path: Path) -> Specimen:
         expect=constants.get("EXPECT"),
         cut=constants.get("CUT", ""),
     )
+
+
+def _task(file: Path, named: str) -> str:
+    """A task by its name, or a file beside the specimen's."""
+    return str((file.parent / named).resolve()) if named.endswith(".py") else named
 
 
 def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
