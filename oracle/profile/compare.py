@@ -84,7 +84,11 @@ def _pairs(reference: Profile, candidate: Profile) -> Iterator[tuple[str, Entry 
     What one side says of whatever is asked, or of any model, goes with each entry of the other.
     """
     sides = [{(e.knob, e.asked, e.model): e for e in profile.knobs} for profile in (reference, candidate)]
-    for key in dict.fromkeys((*sides[0], *sides[1])):
+    keys = dict.fromkeys((*sides[0], *sides[1]))
+    for key in keys:
+        split = key[2] is None and any(other[:2] == key[:2] and other[2] is not None for other in keys)
+        if split:  # the other side's entries stand for it, model by model
+            continue
         ours, theirs = (_nearest(side, *key) for side in sides)
         entry = sides[0].get(key) or sides[1][key]
         yield named(entry), ours, theirs

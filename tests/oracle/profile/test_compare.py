@@ -54,6 +54,7 @@ def test_what_one_says_of_every_model_goes_with_what_the_other_says_of_each():
     )
     (row,) = compare(one, two).differences
     assert (row.name, row.reference, row.candidate) == ("accumulation.units (own)", "labels", "task")
+    assert not compare(one, two).unknown
 
 
 def test_a_number_that_is_not_named_is_the_recipe_s():
