@@ -23,10 +23,13 @@ from reference_loop.operations import Evaluate, Fetch, Operation, Start
 from reference_loop.state import State
 
 # Calibrated by `python -m benchmarks.floor`; docs/noise.md has the figures.
-MULTIPLE = 8.0
-EPSILONS = 4.0
+MULTIPLE = 12.0
+EPSILONS, SPREAD = 4.0, 2.0  # units in the last place, of the tensor itself and of its whole place
 # A reference that is itself this far from float64, all in all, says that the two did not compute the same thing.
 HOPELESS = 0.1
+# But under autocast to a short type its gradients may be that far from it for rounding alone, up to COARSE: the candidate
+# may then be a FEW times as far from the reference as that is from float64, and never as far as MOST of its size.
+COARSE, FEW, MOST = 0.5, 3.0, 0.7
 
 JUDGED = frozenset({
     ("consume", "gradient"), ("consume", "learning_rate"), ("schedule", "learning_rate"),
@@ -38,7 +41,7 @@ JUDGED = frozenset({
 class Measured:
     """One value against float64: 2-norms over a tensor, absolute values of a rate.
 
-    own, error: how far the reference and the candidate are from the truth. size: of the truth.
+    own, error: how far the reference and the candidate are from the truth. apart: from each other. size: of the truth.
     differs: whether the candidate's value is another one than the reference's; comparable: whether both were measured.
     settled: within the floor whatever the truth is, being a few units in the last place apart or taken by nobody.
     """
@@ -46,6 +49,7 @@ class Measured:
     address: Address
     own: float
     error: float
+    apart: float
     size: float
     epsilon: float
     differs: bool
@@ -70,24 +74,27 @@ def judge(
     found = []
     for value in measured:
         if value.differs:
-            allowance = _allowance(value, places[value.address.update, *value.address[2:4]])
-            within = value.settled or (allowance is not None and value.error <= allowance)
-            error = value.error if allowance is not None else None
+            place = places[value.address.update, *value.address[2:4]]
+            error, allowance = _allowance(value, place, short=state.dtype != torch.float32)
+            within = value.settled or (error is not None and allowance is not None and error <= allowance)
             found.append({"address": value.address, "error": error, "allowance": allowance, "within": within})
     return found
 
 
-def _allowance(value: Measured, place: list[Measured]) -> float | None:
-    """How far the candidate may be from the truth; None where nothing can be said.
+def _allowance(value: Measured, place: list[Measured], *, short: bool) -> tuple[float | None, float | None]:
+    """How far the candidate is from the truth, and how far it may be; None where nothing can be said.
 
     It is a multiple of the reference's own error, of this value or as a share of all values of its place, and some
     units in the last place. What is left where terms cancel is noise on both sides: there the units are the place's.
     """
     own, size = (math.hypot(*(getattr(other, name) for other in place)) for name in ("own", "size"))
-    if not value.comparable or not own <= HOPELESS * size:
-        return None
+    if not value.comparable or not own <= (COARSE if short else HOPELESS) * size:
+        return None, None
+    if own > HOPELESS * size:
+        share = min(FEW * own / size, MOST)
+        return value.apart, max(min(FEW * value.own, MOST * value.size), share * value.size)
     shares = (MULTIPLE * value.own, MULTIPLE * own / (size or 1.0) * value.size, EPSILONS * value.epsilon * value.size)
-    return max(*shares, value.epsilon * size)
+    return value.error, max(*shares, SPREAD * value.epsilon * size)
 
 
 def _measure(
@@ -154,34 +161,21 @@ def _share(state: State, twin: State) -> None:
         }
 
 
-def _nobody_takes(address: Address, reference: torch.Tensor, candidate: torch.Tensor) -> dict[str, Any] | None:
-    """The verdict on a gradient that overflowed in an update that is skipped: its infinities and NaN decide nothing."""
-    same = identical(reference, candidate)
-    return None if same else {"address": address, "error": None, "allowance": None, "within": True}
-
-
-def _whole(gradients: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> tuple[float, float]:
-    """The reference's error and the size of the truth over all gradients of an update together."""
-    told = [(value, truth) for value, truth in gradients if truth is not None]
-    return (
-        math.hypot(*(_norm(value.double() - truth) for value, truth in told)),
-        math.hypot(*(_norm(truth) for _, truth in told)),
-    )
-
-
 def _compare(address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None) -> Measured:
     if not isinstance(reference, torch.Tensor):
         epsilon = torch.finfo(torch.float64).eps
-        return Measured(address, 0.0, abs(candidate - reference), abs(reference), epsilon, reference != candidate)
+        apart = abs(candidate - reference)
+        return Measured(address, 0.0, apart, apart, abs(reference), epsilon, reference != candidate)
     differs = not identical(reference, candidate)
     if truth is None or reference.shape != candidate.shape or not reference.is_floating_point():
-        return Measured(address, 0.0, 0.0, 0.0, 0.0, differs, comparable=False)
+        return Measured(address, 0.0, 0.0, 0.0, 0.0, 0.0, differs, comparable=False)
     epsilon = torch.finfo(reference.dtype).eps
     apart = _norm(candidate.double() - reference.double())
     return Measured(
         address,
         own=_norm(reference.double() - truth),
         error=_norm(candidate.double() - truth),
+        apart=apart,
         size=_norm(truth),
         epsilon=epsilon,
         differs=differs,

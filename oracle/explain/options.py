@@ -146,7 +146,8 @@ class Scene:
         trained = {micro: self._identity(self.candidate, update, micro) for micro in planned}
         if any(identity not in names for identity in trained.values()):  # drawn otherwise: names say nothing
             return True
-        return all(batch in names[trained[micro]] for micro, batch in planned.items())
+        met = set().union(*names.values())  # of a batch that the reference never trained nothing is known
+        return all(batch not in met or batch in names[trained[micro]] for micro, batch in planned.items())
 
     def _identity(self, trace: Trace, update: int, micro: int) -> bytes | None:
         """What tells a batch from others: its sample ids, where they are recorded."""

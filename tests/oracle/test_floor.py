@@ -23,14 +23,14 @@ def test_a_recipe_that_evaluates_can_be_judged(task):
     assert floor.judge(plan(recipe, Semantics.of(recipe), 16), state, {}) == []
 
 
-def compared(reference, candidate, truth, *beside):
+def compared(reference, candidate, truth, *beside, short=False):
     """Whether a gradient is within the floor; None where there is nothing to judge. beside: (own, size) of others."""
     tensors = [torch.tensor(values) for values in (reference, candidate)]
     address = Address(0, -1, "consume", "gradient", "weight")
     found = floor._compare(address, *tensors, torch.tensor(truth, dtype=torch.float64))
-    place = [found, *(floor.Measured(address, own, own, size, 1e-7, differs=False) for own, size in beside)]
-    allowance = floor._allowance(found, place)
-    within = found.settled or (allowance is not None and found.error <= allowance)
+    place = [found, *(floor.Measured(address, own, own, 0.0, size, 1e-7, differs=False) for own, size in beside)]
+    error, allowance = floor._allowance(found, place, short=short)
+    within = found.settled or (allowance is not None and error <= allowance)
     return within if found.differs else None
 
 
@@ -54,6 +54,14 @@ def test_a_gradient_of_nothing_but_rounding_is_measured_by_the_others():
 
 def test_a_reference_far_from_the_truth_all_in_all_accepts_nothing():
     assert not compared([1.0], [1.2], [1.0], (0.5, 1.0))
+    assert not compared([1.0], [1.2], [1.0], (2.0, 1.0), short=True)
+
+
+def test_a_short_type_may_be_far_from_the_truth_but_not_by_a_factor_of_two():
+    assert compared([1.0], [1.2], [1.0], (0.5, 1.0), short=True)
+    assert not compared([1.0], [2.0], [1.0], (0.5, 1.0), short=True)
+    assert not compared([1.0], [0.0], [1.0], (0.5, 1.0), short=True)
+    assert not compared([1.0], [math.nan], [1.0], (0.5, 1.0), short=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
