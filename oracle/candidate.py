@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,15 +73,15 @@ class Runs:
         spec = {**self.spec, **more, **_folders(self.folder / name)}
         return processes.start(spec, python=self.environment.python, layer=self.environment.layer)
 
-    def wait(self) -> Candidate:
-        """Wait for both runs, and compare them.
+    def wait(self, reported: Collection[str] | None = None) -> Candidate:
+        """Wait for both runs, and compare them; `reported` as `assemble` takes it.
 
         Raises:
             CandidateUsage: the trainer or the task cannot be run as asked.
         """
         first, second = (future.result() for future in self._endings)
         self._pool.shutdown()
-        return assemble(self.folder, first, second, self.timeout)
+        return assemble(self.folder, first, second, self.timeout, reported)
 
     def once_more(self, moments: list[list[Any]]) -> Path:
         """Run the candidate again with the tensors of some moments in full; returns the trace's folder."""
@@ -110,10 +111,10 @@ class WarmRuns:
             processes.ending_of_fork(Path(r["folder"]), o) for r, o in zip(asked, self.server.ask(asked), strict=True)
         ]
 
-    def wait(self) -> Candidate:
+    def wait(self, reported: Collection[str] | None = None) -> Candidate:
         """Run twice, and compare. Raises CandidateUsage as `Runs.wait` does."""
         first, second = self._ask(("first", {}), ("second", FULL))
-        return assemble(self.folder, first, second, self.timeout)
+        return assemble(self.folder, first, second, self.timeout, reported)
 
     def once_more(self, moments: list[list[Any]]) -> Path:
         """Run the candidate again with the tensors of some moments in full; returns the trace's folder."""
@@ -134,8 +135,12 @@ def _folders(folder: Path) -> dict[str, str]:
     return {"folder": str(folder), "workdir": str(folder / "work")}
 
 
-def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None) -> Candidate:
+def assemble(
+    folder: Path, first: Ending, second: Ending, timeout: float | None, reported: Collection[str] | None = None
+) -> Candidate:
     """The candidate whose two runs, in `folder`, have ended.
+
+    reported: the metrics that are compared, so that only they have to repeat themselves; None for all.
 
     Raises:
         CandidateUsage: the trainer or the task cannot be run as asked.
@@ -149,7 +154,7 @@ def assemble(folder: Path, first: Ending, second: Ending, timeout: float | None)
     itself, wavers, unsteady = None, None, frozenset[tuple[str, str]]()
     if traces[0] is not None and traces[1] is not None:
         both_ended = first.status == second.status == "completed"
-        itself, wavers, unsteady = _against_itself(traces[0], traces[1], both_ended)
+        itself, wavers, unsteady = _against_itself(traces[0], traces[1], both_ended, reported)
     captured = traces[1].manifest.get("captured", {}) if traces[1] is not None else {}
     same = itself is not None and itself.identical and traces[1] is not None and traces[1].complete
     return Candidate(
@@ -174,12 +179,15 @@ def opened_trace(folder: Path) -> Trace | None:
 
 
 def _against_itself(
-    first: Trace, second: Trace, both_ended: bool
+    first: Trace, second: Trace, both_ended: bool, reported: Collection[str] | None
 ) -> tuple[SelfCheck, Difference | None, frozenset[tuple[str, str]]]:
     through = None if both_ended else min(first.last_update, second.last_update)
     found = compare(first, second, RULES, through_update=through)
     exact = replace(RULES, decimals=frozenset())
-    wavers = next(differences(first, second, exact, decisive_only=True, through_update=through), None)
+    every = differences(first, second, exact, decisive_only=True, through_update=through)
+    wavers = next(
+        (d for d in every if reported is None or d.address.kind != "metric" or d.address.name in reported), None
+    )
     unsteady = frozenset(difference.address[2:4] for difference in found.latent)
     return SelfCheck(identical=wavers is None, addresses=found.addresses), wavers, unsteady
 

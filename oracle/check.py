@@ -121,7 +121,7 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
                 runs = WarmRuns(spec, folder / "candidate", server, request.timeout)
             replays = Replays(warm, task, folder / "replays", digest=digest, device=request.device)
             (reference,) = replays.run(reading, **FULL)
-            candidate = runs.wait()
+            candidate = runs.wait(None if isinstance(reference, ReplayFailed) else reference.metrics)
             if isinstance(reference, ReplayFailed):
                 raise reference
             replays.candidate = candidate.full

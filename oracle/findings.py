@@ -18,6 +18,7 @@ from oracle.candidate import Candidate, Runs, WarmRuns
 from oracle.explain.clues import Update, clues
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.explanation import Explanation, Found, Gap
+from oracle.explain.options import acts_within
 from oracle.explain.site import find_site
 from oracle.explain.standing import rules
 from oracle.replays import Reading, Replay, Replays
@@ -28,6 +29,24 @@ from reference_loop.semantics import KNOBS
 # What an update starts from and what it does, as far as clues are read from it.
 STATE = ((-1, "start", "parameter"),)
 UPDATE = (("consume", "gradient"), ("update", "parameter"), ("update", "optimizer_state"))
+
+
+# Where a recorded number acts; one that is not named here acts where parameters move.
+TRAINED = frozenset({("update", "parameter"), ("update", "optimizer_state")})
+RATES = frozenset({("consume", "learning_rate"), ("schedule", "learning_rate")})
+GRADIENTS = frozenset({("consume", "gradient")})
+NUMBERS = {
+    "hyperparameter.lr": RATES,
+    "hyperparameter.warmup": RATES,
+    "hyperparameter.schedule": RATES,
+    "hyperparameter.max_norm": GRADIENTS,
+    "hyperparameter.max_value": GRADIENTS,
+    "hyperparameter.optimized": TRAINED | GRADIENTS,
+    **{
+        f"hyperparameter.{name}": frozenset({("update", "scaler"), *GRADIENTS})
+        for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -108,16 +127,19 @@ class Findings:
 
         One is confirmed if the reference with all of them is bit-identical through the update at which it shows, no
         other value that departs there does as well, and the evidence is not thin. What lies behind batches that differ
-        unexplained, or in the update of another unexplained difference, is not proven.
+        unexplained, or in the update of another unexplained difference, is not proven; nor is a decision that acts at
+        a later one: it may hold for a while only.
         """
         standing = found.standing.decisive
         last = self.candidate.trace.last_update if self.candidate.trace else -1
         identical = last if standing is None else standing.address.update - 1
         for cause in sorted(found.causes, key=_order):
             at = cause.at.address
-            behind = [gap.at.address for gap in found.gaps if gap.at.address.update <= at.update]
-            blurred = any(gap.update == at.update or gap.moment == "batch" for gap in behind)
-            proven = (standing is None or identical >= at.update) and not blurred
+            before = [gap.at.address for gap in found.gaps if gap.at.address.update <= at.update]
+            after = [gap.at.address for gap in found.gaps if gap.at.address.update > at.update]
+            blurred = any(gap.update == at.update or gap.moment == "batch" for gap in before)
+            doubted = any(self._acts(cause, found, gap) for gap in after)
+            proven = (standing is None or identical >= at.update) and not blurred and not doubted
             yield Cause(
                 knob=cause.knob,
                 reference=cause.reference,
@@ -125,11 +147,18 @@ class Findings:
                 status="confirmed" if proven and not cause.alternatives and not cause.thin else "suggested",
                 effect=cause.effect,
                 at=At(update=at.update, moment=at.moment),
-                identical_through_update=identical if proven else None,
+                identical_through_update=min([identical, *(gap.update - 1 for gap in after)]) if proven else None,
                 indistinguishable=cause.alternatives,
                 evidence=tuple(self._evidence(cause)),
                 facts=self._facts(cause),
             )
+
+    def _acts(self, cause: Found, found: Explanation, gap: diffs.address.Address) -> bool:
+        """Whether a cause acts at a difference that it leaves unexplained."""
+        if cause.knob not in KNOBS:
+            return (gap.moment, gap.kind) in NUMBERS.get(cause.knob, TRAINED)
+        without = found.reading.with_knob(cause.knob, cause.reference)
+        return acts_within(found.reading, without, self.reference.samples, gap)
 
     def _evidence(self, cause: Found) -> Iterator[str]:
         address = cause.at.address

@@ -27,8 +27,8 @@ MULTIPLE = 12.0
 EPSILONS, SPREAD = 4.0, 2.0  # units in the last place, of the tensor itself and of its whole place
 # A reference that is itself this far from float64, all in all, says that the two did not compute the same thing.
 HOPELESS = 0.1
-# But under autocast to a short type its gradients may be that far from it for rounding alone, up to COARSE: the candidate
-# may then be a FEW times as far from the reference as that is from float64, and never as far as MOST of its size.
+# But under autocast to a short type its gradients may be that far from it for rounding alone, up to COARSE: the
+# candidate may then be a FEW times as far from the reference as that is from float64, never as far as MOST of its size.
 COARSE, FEW, MOST = 0.5, 3.0, 0.7
 
 JUDGED = frozenset({
@@ -163,7 +163,7 @@ def _share(state: State, twin: State) -> None:
 
 def _compare(address: Address, reference: Any, candidate: Any, truth: torch.Tensor | None) -> Measured:
     if not isinstance(reference, torch.Tensor):
-        epsilon = torch.finfo(torch.float64).eps
+        epsilon = torch.finfo(torch.float32).eps  # a rate may be kept in a tensor
         apart = abs(candidate - reference)
         return Measured(address, 0.0, apart, apart, abs(reference), epsilon, reference != candidate)
     differs = not identical(reference, candidate)

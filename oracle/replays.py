@@ -68,6 +68,12 @@ class Replay:
         """The recorded run."""
         return open_trace(self.folder)
 
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The names of all numbers that it reported."""
+        places = (("evaluate", "metric"), ("log", "metric"))
+        return frozenset(row.address.name for place in places for row in self.trace.rows_at(place))
+
 
 class Server:
     """A process that forks for every run; see `oracle.forkserver`.

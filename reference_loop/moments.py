@@ -61,7 +61,7 @@ MOMENTS: dict[str, dict[str, bool]] = {
 # Kinds that one side alone may have: what only one run recorded is listed, not judged.
 OPTIONAL_KINDS = frozenset({"metric", "ema", "scaler", "hyperparameter", "item"})
 # Kinds of which one side alone may have a name, such as an argument that only one model is given.
-NAMED_KINDS = frozenset({"batch_ids", "input", "optimizer_state"})
+NAMED_KINDS = frozenset({"batch_ids", "input", "optimizer_state", "count"})
 
 _PLACES = {place: rank for rank, place in enumerate((m, k) for m, kinds in MOMENTS.items() for k in kinds)}
 _MOMENT_RANKS = {moment: rank for rank, moment in enumerate(MOMENTS)}

@@ -16,7 +16,7 @@ from diffs.first import Difference
 from diffs.trace import Trace
 from oracle.explain.explanation import Explanation, Found, Gap, Places
 from oracle.explain.options import Option, Scene, options, pairs
-from oracle.explain.standing import Standing
+from oracle.explain.standing import Key, Standing
 from oracle.explain.takeover import Takeover
 from oracle.explain.trials import Trials
 from oracle.replays import Pin, Reading, Replay, Replays
@@ -189,6 +189,8 @@ class Explainer:
                 standing = self.trials.stand(replay, now.silent, through)
                 if standing.key > now.standing.key:
                     better.append((standing.key, choice, reading))
+        agreeing = [one for one in better if not _contradicts(one[0], now.standing.key)]
+        better = agreeing or better
         if not better:
             return []
         furthest = max(key for key, _, _ in better)
@@ -208,6 +210,10 @@ class Explainer:
 
     def _step(self, now: Explanation, end: Trial, others: Sequence[Choice], complete: bool) -> Explanation:
         thin = "" if complete else "it was found together with another one, and not all pairs were tried"
+        if _contradicts(end.standing.key, now.standing.key):
+            assert end.standing.first is not None
+            _, _, moment, kind, *_ = end.standing.first.address
+            thin = f"it changes what agreed before ({kind} at {moment}), so something else may have the same effect"
         causes = tuple(
             Found(
                 knob=name,
@@ -311,6 +317,11 @@ def _meets(replay: Replay, standing: Standing) -> bool:
     """Whether a replay has the values at which the two differed; without them, it would agree by saying nothing."""
     sites = [site for site in (standing.first, standing.decisive) if site is not None and site.candidate is not None]
     return all(replay.trace.row(site.address) is not None for site in sites)
+
+
+def _contradicts(key: Key, before: Key) -> bool:
+    """Whether a replay differs from the candidate earlier than the one before, at a place where that one agreed."""
+    return key[1] < before[1]
 
 
 def _same_place(one: Difference | None, other: Difference | None) -> bool:

@@ -13,6 +13,7 @@ from itertools import combinations, zip_longest
 from math import inf, isfinite, prod
 from typing import Any
 
+from diffs.address import Address
 from diffs.first import Difference
 from diffs.trace import Trace
 from oracle.replays import Reading
@@ -192,6 +193,32 @@ class Scene:
         except KeyError:
             return None
         return divisor.numbers(total) if total else None
+
+
+# What decides a value together with all that enters its window; any operation decides what is not named here.
+DECIDERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
+    ("batch", "batch_ids"): (ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
+    ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
+    ("consume", "gradient"): (
+        ops.Start, ops.Fetch, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale, ops.Evaluate,
+        ops.TrainMode,
+    ),
+    ("consume", "learning_rate"): (ops.Start, ops.Schedule),
+    ("schedule", "learning_rate"): (ops.Start, ops.Schedule),
+    ("update", "parameter"): (ops.Update,),
+    ("update", "optimizer_state"): (ops.Update,),
+    ("update", "scaler"): (ops.Start, ops.Grow, ops.Rescale),
+    ("evaluate", "metric"): (ops.Evaluate,),
+    ("log", "metric"): (ops.Log,),
+}  # fmt: skip
+
+
+def acts_within(one: Reading, other: Reading, samples: int, place: Address) -> bool:
+    """Whether two readings do otherwise in the window of an address, where its value is decided."""
+    deciders = DECIDERS.get((place.moment, place.kind), (Operation,))
+    plans = (_written(_operations(reading, samples), place.update, deciders) for reading in (one, other))
+    ours, theirs = ([_computes(operation) for operation in plan] for plan in plans)
+    return ours != theirs
 
 
 def pairs(single: list[Option]) -> Iterator[tuple[Option, ...]]:

@@ -230,14 +230,15 @@ class Recorder:
             left_out = [name for name in self._trainable or [] if name not in optimized]
             self._record(*START, "hyperparameter", ((f"{name}.optimized", False) for name in left_out))
         at = (self.updates - 1, -1, "end")
-        self._record(*at, "count", [("updates", self.updates), ("batches", self.batches)])
+        seen = [("batches", self.batches)] if self.batches else []  # a loss of torch.func is not seen
+        self._record(*at, "count", [("updates", self.updates), *seen])
         self._record(*at, "parameter", self._models.parameters())
         self.commit()
 
     # Forward
 
     def _forward_begins(self, module: nn.Module, args: Any) -> None:
-        if self._root is not None or self._in_backward or self._evaluating:
+        if self._root is not None or self._in_backward or self._evaluating or _transformed():
             return
         if self._loss_model is not None:
             self._root = module if module is self._loss_model else None
@@ -310,7 +311,8 @@ class Recorder:
 
     def _clip(self, argument: str, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        self._clips[name] = float(args[1] if len(args) > 1 else kwargs[argument])
+        asked = float(args[1] if len(args) > 1 else kwargs[argument])
+        self._clips[name] = min(asked, self._clips.get(name, asked))  # one that measures behind one that clips
         return result
 
     # Update
@@ -466,6 +468,11 @@ class Recorder:
             yield from ((bare(name), parameter) for name, parameter in self._ema.named_parameters())
         elif self._ema is not None:
             yield from self._ema.items()
+
+
+def _transformed() -> bool:
+    """Whether a transform of torch.func runs: its tensors hold nothing that could be read."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _unless_compiling(probe: Callable[..., None]) -> Callable[..., None]:
