@@ -4,13 +4,14 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow zoo lint bench profiles clean
+.PHONY: help setup demo test slow sweep zoo lint bench profiles clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
 	@echo "make test    the tests, without slow ones and without other projects' trainers"
 	@echo "make slow    the slow tests, and those that install other projects' trainers"
 	@echo "make zoo     trainers with planted faults, and healthy ones, and what the oracle says of them"
+	@echo "make sweep   resumes at every cut and kills in every save, which take most of an hour"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make profiles  the profiles of docs/trainers/profiles"
 	@echo "make bench   the figures of docs/performance.md"
@@ -34,7 +35,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m 'slow or trainers' --timeout 1200
+	$(BIN)/python -m pytest -n 2 -m '(slow or trainers) and not sweep' --timeout 1200
+
+sweep: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m sweep --timeout 3600
 
 zoo: $(STAMP)
 	$(BIN)/oracle zoo

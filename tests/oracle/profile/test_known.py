@@ -145,6 +145,7 @@ def test_the_index_is_made_of_the_profiles():
 
 @pytest.mark.trainers
 @pytest.mark.timeout(1800)
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["accelerate-1.15.0", "transformers-4.46.3", "transformers-5.24.0"])
 def test_a_run_finds_what_is_known(name):
     trainer, _, version = name.partition("-")

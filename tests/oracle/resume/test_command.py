@@ -114,7 +114,7 @@ def test_every_resume_specimen_is_named(name, server):
     assert judged(name, server).good
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name, one in SPECIMENS.items() if one.causes])
 def test_a_part_is_named_at_every_cut_at_which_it_shows(name, server):
     one = SPECIMENS[name]

@@ -34,6 +34,7 @@ def missing(result):
     return [(cause.candidate, cause.status) for cause in result.causes]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("version", ["5.24.0", "4.57.6"])
 def test_transformers_matches_at_every_cut_that_leaves_a_whole_save(version):
     result = resumed("transformers", "all", f"transformers=={version}")
@@ -71,6 +72,7 @@ def test_accelerate_needs_its_state_loaded_again_behind_the_skipped_batches(root
     assert resumed(f"{file}:LoadsAgain", "5", **recipe).verdict == "match"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("trainer", "requirements"),
     [("accelerate", ()), ("transformers", ("transformers==5.24.0",)), ("transformers", ("transformers==4.57.6",))],
