@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -467,6 +468,10 @@ def upgrade(
     versions = [tuple(part.strip() for part in one.split(",")) for one in (reference, *candidates)]
     rerun = shlex.join(["oracle", *click.get_current_context().obj])
     if trainer is None:
+        if len(words) == 1 and not Path(words[0]).exists() and shutil.which(words[0]) is None:
+            raise click.UsageError(f"{words[0]}: a TASK goes with --trainer, and a COMMAND after --")
+        if keep and Path(keep).exists() and any(Path(keep).iterdir()):
+            raise click.UsageError(f"--keep {keep} is there already: name a new folder, or empty it")
         if bisect or recipe_file or sets:
             raise click.UsageError("--bisect, --recipe and --set go with a TASK and --trainer, not with a COMMAND")
         with shown() as progress:
@@ -858,6 +863,8 @@ def zoo(
     if file is not None:
         _check_writable(file)
     place = Path(folder) if folder else runner.folder()
+    if not place.is_dir():
+        raise click.UsageError(f"there is no folder {place}")
     chosen = runner.specimens(place / "healthy")
     if not healthy and not everywhere:
         chosen = runner.specimens(place) + chosen
@@ -877,10 +884,17 @@ def zoo(
         )
     content = runner.summary(outcomes, chosen, () if everywhere else list(runner.again(chosen)))
     for name, value in content.items():
-        click.echo(f"{name:<18} {'-' if value is None else f'{value:.3g}' if isinstance(value, float) else value}")
+        click.echo(f"{name:<18} {_figure(name, value)}")
     if file is not None:
         _write_json(file, {**content, "outcomes": runner.plain(outcomes)})
     return 1 if runner.failed(content) else 0
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A count, a share as a percentage, or nothing where nothing was planted."""
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if isinstance(value, float) and name != "seconds" else f"{value:.0f}"
 
 
 # oracle semantics
@@ -894,10 +908,10 @@ def zoo(
 @as_json
 def semantics(
     trainer: str, requirements: tuple[str, ...], python: str | None, markdown: str | None, file: str | None
-) -> None:
+) -> int:
     """Infer a trainer's semantics, knob by knob, each value proven by replays on probes that separate it.
 
-    What no probe separates is undetermined, with the values that are left.
+    What no probe separates is undetermined, with the values that are left. Exit code 3: it trained none of them.
     """
     from oracle.profile import render
     from oracle.profile.infer import infer
@@ -915,6 +929,9 @@ def semantics(
         write_text(markdown, render.markdown(found, command))
     if file is not None:
         _write_json(file, found.to_dict())
-        return
-    for line in render.lines(found):
-        click.echo(line)
+    else:
+        for line in render.lines(found):
+            click.echo(line)
+    if all(entry.value is None and not entry.left for entry in found.knobs):
+        return _say(f"nothing is known of {trainer}: it trained none of the probes to the end", UNDECIDED)
+    return 0

@@ -97,7 +97,8 @@ def record(command: Sequence[str], options: Options, environment: Environment | 
         how = f"it ended with exit code {code}" if code else "it ended well"
         raise NothingRecorded(
             f"{shlex.join(command)}: nothing was recorded, {how}: no process of it called a module of torch with "
-            "gradients, or Python ran without its site (-I, -E, -S) or in an environment without torch"
+            "gradients up to its first update, nothing of the kinds and updates asked for was there, or Python ran "
+            "without its site (-I, -E, -S) or in an environment without torch"
         )
     (folder / SUMMARY).write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
     return found
@@ -156,6 +157,8 @@ def kinds(text: str | None) -> tuple[str, ...] | None:
         return None
     known = {kind for moment in MOMENTS.values() for kind in moment}
     asked = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not asked:
+        raise OracleError(f"--kinds {text!r}: name kinds, such as parameter,gradient")
     for one in asked:
         if one not in known:
             raise OracleError(f"--kinds {text}: {one!r} is no kind: {near_miss(one, known)}")

@@ -60,9 +60,13 @@ def rename(rule: str, name: str) -> str:
 
 
 def _opened(folder: Path, renames: tuple[str, ...]) -> Trace:
+    for rule in renames:
+        if "=" not in rule:
+            raise OracleError(f"--rename {rule}: give pattern=replacement, as re.sub takes them")
     trace = open_trace(folder)
     for process in trace.processes.values():
-        for identifier, name in process.names.items():
+        old = dict(process.names)
+        for identifier, name in old.items():
             for rule in renames:
                 try:
                     name = rename(rule, name)
@@ -71,22 +75,38 @@ def _opened(folder: Path, renames: tuple[str, ...]) -> Trace:
                         f"--rename {rule}: {error}: give pattern=replacement, as re.sub takes them"
                     ) from None
             process.names[identifier] = name
+        _refuse_collisions(old, process.names, renames)
     return trace
 
 
+def _refuse_collisions(old: dict[int, str], new: dict[int, str], renames: tuple[str, ...]) -> None:
+    """Refuse rules under which two names become one: values would be compared with others than their own."""
+    met: dict[str, int] = {}
+    for identifier, name in new.items():
+        if name in met:
+            names = f"{old[met[name]]!r} and {old[identifier]!r}"
+            raise OracleError(
+                f"--rename {' '.join(renames)}: {names} both become {name!r}: give rules that keep them apart"
+            )
+        met[name] = identifier
+
+
 def _compare(request: Request, left: Trace, right: Trace) -> Found:
-    by_update = _micros(left) != _micros(right)
+    common = _common(left, right)
+    micros = [{u: n for u, n in _micros(trace).items() if common is None or u in common} for trace in (left, right)]
+    by_update = micros[0] != micros[1]
     ranks = sorted(left.processes.keys() & right.processes.keys())
     how = rules(left, right)
     found = compare(left, right, how)
-    first = next((d for d in _differences(left, right, by_update, ranks) if d.decisive), None)
+    joined = Joined(by_update, frozenset(ranks), common)
+    first = next((d for d in differences(left, right, how) if d.decisive and joined(d)), None)
     unseeded = _unseeded(left, right)
-    latent = [d for d in found.latent if _joined(d, by_update, ranks) and d.address[3:5] not in unseeded]
-    notes = list(_notes(left, right, by_update, unseeded))
+    latent = [d for d in found.latent if joined(d) and d.address[3:5] not in unseeded]
+    notes = list(_notes(left, right, joined, unseeded))
     verdict: Verdict = "match" if first is None else "diverged"
-    if found.addresses == 0:
+    if first is None and (found.addresses == 0 or common == frozenset()):
         verdict = "not_comparable"
-        notes.insert(0, "the two recordings have no address in common")
+        notes.insert(0, "the two recordings have no update in common, and so nothing that was trained")
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "command": "diff",
@@ -129,17 +149,54 @@ def _micros(trace: Trace) -> dict[int, int]:
     return {update: len(micros) for update, micros in found.items()}
 
 
-def _joined(difference: Difference, by_update: bool, ranks: list[int]) -> bool:
-    address = difference.address
-    if address.rank not in ranks:
-        return False
-    return not by_update or (address.micro < 0 and address.moment != "end")
+@dataclass(frozen=True)
+class Joined:
+    """What of two recordings is compared: is called with a difference.
+
+    by_update: they accumulate differently, so only what belongs to whole updates. ranks: those that both have.
+    updates: those that both have, where one was recorded in part or did not end; None for all.
+    """
+
+    by_update: bool
+    ranks: frozenset[int]
+    updates: frozenset[int] | None
+
+    def __call__(self, difference: Difference) -> bool:
+        address = difference.address
+        if address.rank not in self.ranks:
+            return False
+        if self.updates is not None and address.moment != "start" and address.update not in self.updates:
+            return False
+        if (
+            self.updates is not None
+            and address.moment == "end"
+            and None in (difference.reference, difference.candidate)
+        ):
+            return False
+        counted = address.moment == "end" and address.name == "batches"
+        return not self.by_update or (address.micro < 0 and not counted)
 
 
-def _differences(left: Trace, right: Trace, by_update: bool, ranks: list[int]) -> Iterator[Difference]:
-    """The differences of what both can have: with another accumulation, what belongs to whole updates."""
-    every = differences(left, right, rules(left, right))
-    return (difference for difference in every if _joined(difference, by_update, ranks))
+def _common(left: Trace, right: Trace) -> frozenset[int] | None:
+    """The updates that both recorded, where one of them is in part; None where both are whole."""
+    if not any(_in_part(trace) for trace in (left, right)):
+        return None
+    ours, theirs = (_updates(trace) for trace in (left, right))
+    return ours & theirs
+
+
+def _in_part(trace: Trace) -> bool:
+    """Whether a recording leaves out updates that were trained, or ended before its run was over."""
+    options = trace.manifest.get("options", {})
+    bounded = (
+        any(options.get(name) is not None for name in ("first", "last", "limit_bytes")) or options.get("every", 1) > 1
+    )
+    return bounded or not trace.complete or not trace.manifest.get("ended", True)
+
+
+def _updates(trace: Trace) -> frozenset[int]:
+    places = (("update", "parameter"), ("consume", "gradient"), ("consume", "learning_rate"), ("update", "rng"))
+    return frozenset(row.address.update for place in places for row in trace.rows_at(place))
 
 
 def _unseeded(left: Trace, right: Trace) -> set[tuple[str, str]]:
@@ -148,10 +205,12 @@ def _unseeded(left: Trace, right: Trace) -> set[tuple[str, str]]:
     return {("rng", name) for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
 
 
-def _notes(left: Trace, right: Trace, by_update: bool, unseeded: set[tuple[str, str]]) -> Iterator[str]:
+def _notes(left: Trace, right: Trace, joined: Joined, unseeded: set[tuple[str, str]]) -> Iterator[str]:
     for _, name in sorted(unseeded):
         yield f"the generator of {name} begins with another state on each side: seed it, if anything draws from it"
-    if by_update:
+    if joined.updates is not None:
+        yield f"one of them is in part: only the {len(joined.updates)} updates that both recorded are compared"
+    if joined.by_update:
         yield "the two accumulate differently: only what belongs to whole updates is compared"
     ours, theirs = left.processes.keys(), right.processes.keys()
     if ours != theirs:

@@ -103,6 +103,8 @@ class Golden:
             RecipeError: they say nothing that can be used.
         """
         file = self.asked.recipe_file
+        if file is not None and not isinstance(file, str):
+            raise RecipeError(f"recipe_file is {type(file).__name__}, not a path", "recipe_file")
         return load_recipe(self.asked.task, None if file is None else self.located(file), self.asked.sets)
 
     def same_recipe(self) -> Recipe:

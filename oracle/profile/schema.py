@@ -141,6 +141,11 @@ def from_dict(data: Mapping[str, Any]) -> Profile:
     if data.get("schema") != SCHEMA:
         found = f"a profile of schema {data.get('schema')}, and this version reads {SCHEMA}"
         raise OracleError(f"{found}: make it again: oracle semantics")
+    shapes = {"trainer": str, "versions": dict, "knobs": list, "numbers": list, "changes": list, "moves": list,
+              "unexplained": dict, "skipped": dict}  # fmt: skip
+    wrong = [name for name, shape in shapes.items() if not isinstance(data.get(name), shape)]
+    if wrong:
+        raise OracleError(f"a profile that is damaged ({', '.join(wrong)}): make it again: oracle semantics")
     try:
         return Profile(
             trainer=data["trainer"],

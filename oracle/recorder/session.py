@@ -22,7 +22,7 @@ from diffs.digest import available, digest_tensor
 from oracle.recorder.probes import Recorder
 from oracle.recorder.trace import TraceError, TraceWriter
 from oracle.worker import flags, versions
-from reference_loop.moments import Address
+from reference_loop.moments import MOMENTS, Address
 
 ALWAYS = frozenset({"start", "end"})  # moments that every recording keeps
 WATCHED_BYTES = 1 << 20  # parameters that are looked at for changes from outside, each time a window opens
@@ -50,6 +50,16 @@ class Options:
     limit_bytes: int | None = None
     digest: str | None = None
     command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {kind for moment in MOMENTS.values() for kind in moment}
+        wrong = [kind for kind in self.kinds or () if kind not in known]
+        if self.level not in ("digest", "full"):
+            raise ValueError(f"level {self.level!r}: use digest or full")
+        if wrong or (self.kinds is not None and not self.kinds) or isinstance(self.kinds, str):
+            raise ValueError(f"kinds {self.kinds!r}: use some of {', '.join(sorted(known))}")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every {self.every!r}: use a number from 1")
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Options:
@@ -133,9 +143,12 @@ class Session:
     def _put(self, address: Address, value: Any) -> None:
         if self._full or not self.options.wants(address):
             return
-        if self.writer is None:
-            self.writer = self._open()
-        self.writer.put(address._replace(rank=self.rank), value)
+        try:
+            if self.writer is None:
+                self.writer = self._open()
+            self.writer.put(address._replace(rank=self.rank), value)
+        except TraceError as error:
+            self._give_up(error)
         if address[2:4] == ("update", "parameter") and address.name in self._watched:
             self._watched[address.name] = _digest(value)
 
@@ -151,13 +164,23 @@ class Session:
         )
 
     def _commit(self) -> None:
-        if self.writer is None:
+        if self.writer is None or self._full:
             return
-        self.writer.commit()
+        try:
+            self.writer.commit()
+        except TraceError as error:
+            self._give_up(error)
+            return
         limit = self.options.limit_bytes
         if limit is not None and not self._full and self.writer.bytes > limit:
             self._full = True
             self.notes.append(f"recording stopped after update {self.recorder.updates - 1}: the limit is reached")
+
+    def _give_up(self, error: TraceError) -> None:
+        """Record no more: the training that is recorded goes on as if nothing were."""
+        self._full = True
+        self.notes.append(f"recording stopped: {error}")
+        print(f"oracle: recording stopped: {error}", file=sys.stderr)
 
     # Parameters that change between updates
 

@@ -135,6 +135,40 @@ def test_names_can_be_changed(original: Path, script: str, tmp_path: Path) -> No
         diff(replace(request, rename=("(=",)))
 
 
+def test_names_that_become_one_are_refused(original: Path) -> None:
+    request = Request(reference=original / "trace", candidate=original / "trace", policy=Policy.parse("exact"))
+    for rules in ((r".*weight=w",), ("weight",)):
+        with pytest.raises(OracleError, match="--rename"):
+            diff(replace(request, rename=rules))
+
+
+def test_recordings_in_part_are_compared_where_both_are(original: Path, script: str, tmp_path: Path) -> None:
+    recorded(tmp_path / "some", script, str(tmp_path / "s.pt"), first=2, last=3)
+    content = compared(original / "trace", tmp_path / "some")
+    assert content["verdict"] == "match" and content["joined"] == "micro-batches"
+    assert any("only the 2 updates" in note for note in content["notes"])
+    recorded(tmp_path / "none", script, str(tmp_path / "s.pt"), first=90)
+    assert compared(tmp_path / "some", tmp_path / "none")["verdict"] == "not_comparable"
+    other = edited(script, tmp_path / "o.py", "lr=0.01", "lr=0.02")
+    recorded(tmp_path / "other", other, str(tmp_path / "s.pt"), first=3)
+    assert compared(tmp_path / "some", tmp_path / "other")["first_divergence"]["update"] == 3
+    death = "            _epoch and __import__('os').kill(__import__('os').getpid(), 9)"
+    killed = edited(script, tmp_path / "k.py", "            scheduler.step()", f"{death}\n            scheduler.step()")
+    recorded(tmp_path / "killed", killed, str(tmp_path / "s.pt"))
+    assert compared(original / "trace", tmp_path / "killed")["verdict"] == "match"
+    short = edited(script, tmp_path / "h.py", "range(2)", "range(1)")
+    recorded(tmp_path / "short", short, str(tmp_path / "s.pt"))
+    assert compared(original / "trace", tmp_path / "short")["verdict"] == "diverged"
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_training(script: str, tmp_path: Path) -> None:
+    limited = edited(script, tmp_path / "l.py", "import sys\n", "import resource\nimport signal\nimport sys\n"
+                     "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+                     "resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, -1))\n")  # fmt: skip
+    found = recorded(tmp_path / "t", limited, str(tmp_path / "s.pt"))
+    assert found.exit_code == 0 and (tmp_path / "s.pt").exists()
+
+
 def test_an_edit_outside_the_optimizer_is_noted(original: Path, script: str, tmp_path: Path) -> None:
     changed = edited(
         script, tmp_path / "c.py", "    for index,", "    model[0].bias.data.add_(0.5 * _epoch)\n    for index,"
@@ -248,6 +282,15 @@ def test_a_block_is_recorded(tmp_path: Path) -> None:
         raise ValueError("no")
     with open_trace(tmp_path / "two") as trace:
         assert trace.manifest["error"] == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"level": "foo"}, {"every": 0}, {"kinds": ("foo",)}, {"kinds": "loss"}, {"kinds": ()}]
+)
+def test_wrong_options_are_refused_before_training(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="use"), record(tmp_path / "one", **wrong):
+        raise AssertionError("nothing runs")
+    assert not (tmp_path / "one").exists()
 
 
 def test_options_come_back_from_json() -> None:
