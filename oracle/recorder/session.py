@@ -96,6 +96,7 @@ class Session:
         self.rank = 0
         self.started = time.time()
         self._full = False  # the limit is reached
+        self._recording = True
         self._process = os.getpid()
         self._watched: dict[str, bytes] = {}  # some parameters, and what the last update left; b"": not known yet
         self._turn = 0
@@ -120,14 +121,11 @@ class Session:
                 self.writer.close(self._manifest())
         self.recorder.uninstall()
 
-    _recording = True
-
     def _renew(self) -> None:
         """Begin anew in a forked child, which may train on its own; what the parent recorded stays the parent's."""
         self.recorder.uninstall()
         self.notes, self.error = [], None
         self.__post_init__()
-        self._recording = True
         self.recorder.install()
 
     def observe(self, **parts: Any) -> None:

@@ -59,6 +59,7 @@ def test_a_summary_that_cannot_be_written_changes_nothing(
     github.announce(samples["match"])
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     github.announce(samples["match"])
+    assert list(summary.parent.iterdir()) == []
 
 
 def test_a_file_of_the_checkout_is_named_below_it_and_every_mark_is_escaped(summary: Path) -> None:
