@@ -126,7 +126,8 @@ class Reference:
         """Send readings on in a process of their own; True in that process."""
         if not divisible(self.held, self.ours):
             raise Whole
-        self.writer.rest()
+        folder = Path(self.readings[numbers[0]]["folder"])
+        self._part(folder)  # before the fork: this process writes on at once
         lent = self.slots.take()
         state = random.getstate()  # which Python seeds anew in a child
         child = os.fork()
@@ -139,15 +140,17 @@ class Reference:
             return False
         random.setstate(state)
         self.mine, self.lent, self.children = numbers, lent, []
-        folder = Path(self.readings[numbers[0]]["folder"])
         self.ours[0] = folder.resolve()
         self.writer.move(folder)
-        assert self.state.workdir is not None
-        if self.state.workdir.exists():
-            shutil.copytree(self.state.workdir, folder / "work")
         self.state.workdir = folder / "work"
         self.pins = Pins.of(self.request["pins"])  # an open database is not carried across a fork
         return True
+
+    def _part(self, folder: Path) -> None:
+        """Leave in another folder what readings that part here go on from."""
+        self.writer.part(folder)
+        if self.state.workdir is not None and self.state.workdir.exists():
+            shutil.copytree(self.state.workdir, folder / "work")
 
     def _leave(self, outcome: dict[str, Any]) -> None:
         """Write the outcome of what this process carried out: one run, however many readings mean it."""

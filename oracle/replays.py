@@ -174,6 +174,9 @@ class Replays:
     ) -> list[Replay | ReplayFailed]:
         """Run the reference under each reading; one that raises gives its error in place of a run.
 
+        Raises:
+            ReplayFailed: a run could not be recorded, as on a full disk.
+
         through: the last update to train; None trains to the end.
         capture: tensors to keep in full, as a worker's spec has it.
         local: judge every difference from the candidate by the noise floor, in place of recording a trace.
@@ -247,6 +250,9 @@ def _shared(reading: Reading) -> str:
 
 def _replay(folder: Path, outcome: Mapping[str, Any]) -> Replay | ReplayFailed:
     if outcome["error"]:
-        return _failure(outcome["error"])
+        failed = _failure(outcome["error"])
+        if outcome["error"]["type"] == "TraceError":  # it says nothing of the reading
+            raise failed
+        return failed
     units = {(epoch, index): counts for epoch, index, counts in outcome["units"]}
     return Replay(folder, outcome["samples"], units, outcome["nan"], outcome.get("local"))

@@ -202,30 +202,26 @@ class TraceWriter:
         """How much is on disk by now, tensors in full included."""
         return self._capture.bytes + (self._path.stat().st_size if self._database is not None else 0)
 
-    def rest(self) -> None:
-        """Commit, and let go of the database until the next row, so that the process can fork.
+    def part(self, folder: Path) -> None:
+        """Commit, let go of the database until the next row, and leave a copy of it in `folder`.
+
+        The process can be forked then: the child goes on with the copy once it called `move`.
 
         Raises:
-            TraceError: as `commit` does.
+            TraceError: a folder cannot be written, or the disk is full.
         """
         self.commit()
         if self._database is not None:
             self._database.close()
             self._database, self._rested = None, True
-
-    def move(self, folder: Path) -> None:
-        """Go on in another folder, in a process that was forked from a resting writer's; the old trace stays as it is.
-
-        Tensors in full stay behind.
-
-        Raises:
-            TraceError: the folder cannot be written, or the disk is full.
-        """
-        old, self.folder, self._process = self._path, folder, os.getpid()
         if self._rested:
             with self._writing():
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(old, self._path)
+                shutil.copyfile(self._path, folder / self._path.name)
+
+    def move(self, folder: Path) -> None:
+        """Go on in the folder to which the parent of this process parted. Tensors in full stay behind."""
+        self.folder, self._process = folder, os.getpid()
 
     @property
     def _path(self) -> Path:

@@ -357,3 +357,23 @@ def test_an_address_takes_at_most_64_bytes(tmp_path: Path) -> None:
     writer.close()
     assert count > 15_000
     assert (tmp_path / "trace.db").stat().st_size / count <= 64
+
+
+def test_a_parted_trace_holds_what_was_recorded_until_then(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "whole")
+    writer.put(WEIGHT, torch.ones(2))
+    writer.part(tmp_path / "part")
+    reader, gate = os.pipe()
+    child = os.fork()
+    if child == 0:  # it goes on after its parent wrote more
+        os.read(reader, 1)
+        writer.move(tmp_path / "part")
+        writer.put(WEIGHT._replace(name="child"), torch.ones(2))
+        writer.close()
+        os._exit(0)
+    writer.put(WEIGHT._replace(name="parent"), torch.ones(2))
+    writer.close()
+    os.write(gate, b".")
+    os.waitpid(child, 0)
+    names = [[row[5] for row in view(tmp_path / folder)] for folder in ("whole", "part")]
+    assert names == [["w", "parent"], ["w", "child"]]
