@@ -51,7 +51,7 @@ class PartComparison:
     part: its name. sides: "both", "reference" or "candidate": which have it.
     compared: whether it was; a part that the other format has no place for is not.
     tensors: how many were paired. nbytes: how many bytes of the reference they have. identical: how many of them are.
-    outcomes: the others. state: differences in plain state. values: whether there was plain state to compare.
+    outcomes: the others. state: differences in plain state. values: whether both sides have an entry of it.
     ignored: entries of plain state that one format alone has.
     rule: the rule for prefixes by which names were paired. named_alike: whether names should agree without it.
     by_content: whether tensors were paired by content alone, because one side numbers the parameters.
@@ -81,6 +81,11 @@ class PartComparison:
             or (self.rule is not None and self.named_alike)
         )
 
+    @property
+    def met(self) -> bool:
+        """Whether anything of one side was held against something of the other."""
+        return bool(self.tensors or self.values or any(one.reference and one.candidate for one in self.outcomes))
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointComparison:
@@ -106,7 +111,7 @@ class CheckpointComparison:
     @property
     def reason(self) -> str | None:
         """Why nothing was decided, or None."""
-        if any(part.compared and (part.tensors or part.values or part.sides != "both") for part in self.parts):
+        if any(part.met for part in self.parts):
             return None
         return "the two have nothing in common that could be compared"
 
@@ -266,7 +271,7 @@ def _with_state(draft: PartComparison, left: Part, right: Part, same_names: bool
         from diffs.tree import differences
 
         state = differences(ours, theirs)
-    return replace(draft, state=tuple(state), values=bool(ours or theirs), ignored=ignored)
+    return replace(draft, state=tuple(state), values=bool(ours.keys() & theirs.keys()), ignored=ignored)
 
 
 def _without_parameters(plain: Any) -> Any:

@@ -74,6 +74,8 @@ def _headline(comparison: CheckpointComparison) -> str:
         return f"NOT COMPARABLE: {comparison.reason}"
     differing = [part for part in comparison.parts if not part.same]
     if not differing:
+        if not comparison.tensors:
+            return "MATCH: all plain state; neither holds a tensor"
         return f"MATCH: {count(comparison.tensors, 'tensor')}, bit for bit, and all state that both have"
     first = differing[0]
     tensors = sum(outcome.decisive for part in differing for outcome in part.outcomes)

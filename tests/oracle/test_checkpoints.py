@@ -104,3 +104,12 @@ def test_a_checkpoint_and_a_recording_are_not_compared(files: Path, capsys: pyte
     (files / "run/trace.db").write_bytes(b"")
     assert main(["diff", "a.pt", "run"]) == 3
     assert "a.pt is a checkpoint, run is a recording: compare two of one kind" in capsys.readouterr().err
+
+
+def test_plain_state_alone_is_compared_and_says_so(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("one.pt", 0.1), ("same.pt", 0.1), ("other.pt", 0.2)):
+        torch.save({"lr": rate}, name)
+    assert main(["diff", "one.pt", "same.pt"]) == 0
+    assert capsys.readouterr().out.startswith("MATCH: all plain state; neither holds a tensor\n")
+    assert main(["diff", "one.pt", "other.pt"]) == 1
+    assert capsys.readouterr().out.startswith("DIFFERS in other: 1 value; first: lr\n")

@@ -90,3 +90,23 @@ def test_nothing_in_common_is_no_match(tmp_path: Path, saved: Saved) -> None:
     torch.save(saved["optimizer"], tmp_path / "x.pt")
     found = compare(open_checkpoint(tmp_path / "x.safetensors"), open_checkpoint(tmp_path / "x.pt"))
     assert found.verdict == "not_comparable" and found.reason is not None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "verdict"),
+    [
+        ({"lr": 0.1}, {"lr": 0.1}, "match"),
+        ({"lr": 0.1}, {"lr": 0.2}, "diverged"),
+        ({"lr": 0.1}, {"momentum": 0.1}, "not_comparable"),
+        ({"lr": 0.1}, {"w": torch.ones(2)}, "not_comparable"),
+        ({"w": torch.ones(2)}, {"w": torch.ones(2).bfloat16()}, "diverged"),
+        ({"w": torch.ones(2)}, {"w": torch.ones(3)}, "diverged"),
+        ({"w": torch.ones(2)}, {"v": torch.ones(2)}, "diverged"),  # renamed
+        ({"w": torch.ones(2)}, {"v": torch.zeros(2)}, "not_comparable"),
+    ],
+)
+def test_what_has_nothing_to_hold_against_is_not_comparable(
+    tmp_path: Path, left: Any, right: Any, verdict: str
+) -> None:
+    found = compared(tmp_path, left, right)
+    assert found.verdict == verdict and (found.reason is None) == (verdict != "not_comparable")
