@@ -357,7 +357,7 @@ def check(
 @_recipe
 @click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
 @click.option("--cut", required=True, metavar="CUT", help="N, N.M, N:saved, N:save, N:evaluate, N,M..., or all.")
-@click.option("--death", default="exception", metavar="HOW", help="exception, SIGTERM, SIGINT, SIGKILL, full-disk, "
+@click.option("--death", metavar="HOW", help="exception, SIGTERM, SIGINT, SIGKILL, full-disk, "
               "read-only.  [default: exception]")  # fmt: skip
 @click.option("--kill-sweep", "kills", default=0, type=click.IntRange(min=0), metavar="N",
               help="SIGKILL at N points over the bytes of the save after CUT's updates.")  # fmt: skip
@@ -374,8 +374,8 @@ def check(
 @click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
 def resume(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
-    seed: int | None, cut: str, death: str, kills: int, warm: bool, requirements: tuple[str, ...], python: str | None,
-    strict: bool, timeout: float | None, threads: int, keep: str | None, **files: str | None,
+    seed: int | None, cut: str, death: str | None, kills: int, warm: bool, requirements: tuple[str, ...],
+    python: str | None, strict: bool, timeout: float | None, threads: int, keep: str | None, **files: str | None,
 ) -> int:  # fmt: skip
     """Interrupt a trainer, resume it in a fresh process, and compare it with its own uninterrupted run.
 
@@ -391,11 +391,11 @@ def resume(
     from oracle.tasks import find_task
     from oracle.trainers import find_trainer
 
-    if cut == "all" and kills:
-        raise click.UsageError("--kill-sweep takes the save after a number of updates: --cut N")
+    if kills:
+        cuts.check_sweep(cut, death)
+    death = death or "exception"
+    cuts.check_death(death)
     chains = None if cut == "all" else [cuts.parse(cut, death)]
-    if chains is None:
-        cuts.check_death(death)
     wanted = {kind: path for kind, path in files.items() if path is not None}
     for path in wanted.values():
         _check_writable(path)

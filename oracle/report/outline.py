@@ -67,7 +67,8 @@ def headline(result: Result) -> str:
     word = result.verdict.upper().replace("_", " ")
     compared = result.compared
     if result.verdict == "match":
-        return f"{word} over {Count(compared.updates):update}: {Count(compared.addresses):address} agree, bit for bit"
+        words = f"{word} over {Count(compared.updates):update}: {Count(compared.addresses):address} agree, bit for bit"
+        return f"{words}; nothing was resumed, as nothing had been saved" if resumptions.idle(result) else words
     if result.verdict == "not_comparable" or result.first_divergence is None:
         return f"{word}: {result.reason or _ended(result.candidate_outcome) or 'no reason is known'}"
     return f"{word} at {phrases.place(result.first_divergence)}"

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from oracle.report import phrases
 from oracle.report.phrases import Count
-from oracle.result import Resumption
+from oracle.report.sentences import NEEDED
+from oracle.result import Result, Resumption
 
 HEADING = ("cut", "death", "resumed with", "outcome")
 WIDTH = 100  # of a reason; the JSON has all of it
@@ -18,6 +19,12 @@ def table(resumptions: Iterable[Resumption]) -> tuple[str, ...]:
     rows = [HEADING, *map(_row, resumptions)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return tuple("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def idle(result: Result) -> bool:
+    """Whether a match says nothing of a resume: every run that matches died before anything was saved."""
+    matching = [one for one in result.resumptions if one.verdict == "match"]
+    return bool(matching) and all(one.saved is None and one.began == 0 for one in matching)
 
 
 def _row(one: Resumption) -> tuple[str, str, str, str]:
@@ -32,7 +39,8 @@ def _outcome(one: Resumption) -> str:
     if one.at is not None:
         words += f" at update {one.at.update}, {one.at.moment}"
     if one.missing is not None:
-        words += f": {one.missing.replace(',', ', ')} not restored ({one.status})"
+        nothing = set(one.missing.split(",")) >= NEEDED
+        words += f": {'nothing' if nothing else f'{one.missing} not'} restored ({one.status})".replace(",", ", ")
     if one.reason is not None:
         reason = phrases.printable(one.reason.strip().partition("\n")[0])
         words += f": {textwrap.shorten(reason, WIDTH, placeholder='...')}"

@@ -249,6 +249,9 @@ PARTS = {
     "scheduler": "the scheduler's state",
 }
 
+# The parts that every run has: a resumed one that lacks all of them began anew.
+NEEDED = {"counter", "cursor", "optimizer", "order", "parameter", "rng"}
+
 # Numbers read from the candidate: what is said if both sides have one, the candidate alone, the reference alone.
 HYPERPARAMETERS: dict[str, tuple[str, str, str]] = {
     "max_norm": (
@@ -280,6 +283,8 @@ def _clause(cause: Cause) -> str:
         return _hyperparameter(name, cause)
     if cause.knob == "resume.missing":
         parts = [PARTS.get(part, part) for part in str(cause.candidate or "").split(",") if part]
+        if set(str(cause.candidate).split(",")) >= NEEDED:
+            return "restores nothing of what was saved"
         return f"does not restore {phrases.listing(parts)}" if parts else "restores everything"
     facts = {key: phrases.Count(fact) if isinstance(fact, int) else fact for key, fact in cause.facts.items()}
     for template in KNOBS.get(cause.knob, {}).get(cause.candidate, ()):

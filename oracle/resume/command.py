@@ -25,14 +25,15 @@ from oracle.findings import compared, one_sided
 from oracle.replays import Server
 from oracle.result import At, Cause, Latent, Result, Resumption, Unexplained
 from oracle.resume import runs, tail
-from oracle.resume.cuts import Cut, CutError
-from oracle.resume.parts import Naming, Pair
+from oracle.resume.cuts import IN_A_SAVE, Cut, CutError, listed
+from oracle.resume.parts import Naming, Pair, everything
 from oracle.resume.tail import Point
 from reference_loop.recipe import Checkpoint, Recipe
 
 ABREAST = 2
 """How many interruptions go on at a time."""
 BEGINNING = Point(0)
+NOTHING_SAVED = "the uninterrupted run wrote nothing in its workdir, so there was nothing to resume"
 UNRESTRICTED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 """torch's own variable for trainers that were written before `torch.load` refused pickles; runs see it as it is set."""
 
@@ -55,6 +56,7 @@ class Found:
     """What came of one interruption, or of a chain of them.
 
     comparison: of both sides from where the resumed run began; None if there was nothing to compare. reason: why then.
+    anew: it is the uninterrupted run from the first update on, though there was something to resume.
     """
 
     cuts: tuple[Cut, ...]
@@ -65,6 +67,7 @@ class Found:
     causes: tuple[Cause, ...] = ()
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    anew: bool = False
 
     @property
     def verdict(self) -> str:
@@ -175,42 +178,69 @@ class Resume:
         ranks = ("diverged", "match", "not_comparable")
         return self._of_found(min(self.found, key=lambda found: ranks.index(found.verdict)))
 
+    @cached_property
+    def windows(self) -> dict[int, int]:
+        """How many micro-batches the window after each number of updates has."""
+        found: dict[int, int] = {}
+        for update, micro in tail.batches(self.whole):
+            found[update] = max(found.get(update, 0), micro + 1)
+        return found
+
+    @cached_property
+    def evaluated(self) -> set[int]:
+        """After how many updates the uninterrupted run evaluates the model, as far as it says so."""
+        return {row.address.update + 1 for row in self.whole.rows_at(("evaluate", "mode"))}
+
     def every_cut(self) -> list[tuple[Cut, ...]]:
         """After every update, and what follows it; in the middle of every window, evaluation and save."""
-        micros: dict[int, int] = {}
-        for update, micro in tail.batches(self.whole):
-            micros[update] = max(micros.get(update, 0), micro)
-        evaluated = {row.address.update + 1 for row in self.whole.rows_at(("evaluate", "mode"))}
-        saved = {save["updates"] for save in self.saves if not save["micro"]}
+        saved = {(save["updates"], save["micro"]) for save in self.saves}
         found = []
         for updates in range(1, self.whole.last_update + 1):
             found.append(Cut(updates=updates, death=self.death))
-            if updates in evaluated:
+            if updates in self.evaluated:
                 found.append(Cut(updates=updates, place="evaluate", death=self.death))
-            if updates in saved:
+            if (updates, 0) in saved:
                 found.append(Cut(updates=updates, place="save", death=self.death))
                 found.append(Cut(updates=updates, place="saved", death=self.death))
-            if micros.get(updates, 0):
-                middle = (micros[updates] + 1) // 2
+            if self.windows.get(updates, 0) > 1:
+                middle = self.windows[updates] // 2
                 found.append(Cut(updates=updates, place="micro", micro=middle, death=self.death))
-        if self.death in ("full-disk", "read-only"):
+                if (updates, middle) in saved:
+                    found.append(Cut(updates=updates, place="save", micro=middle, death=self.death))
+        if self.death in IN_A_SAVE:
             found = [cut for cut in found if cut.place == "save"]
         return [self.settled((cut,)) for cut in found]
 
     def settled(self, chain: tuple[Cut, ...]) -> tuple[Cut, ...]:
-        """The cuts with the file and the byte at which a save is interrupted."""
-        return tuple(self._placed(cut) if self._is_in_save(cut) and cut.byte is None else cut for cut in chain)
+        """The cuts with the file and the byte at which a save is interrupted.
+
+        Raises:
+            CutError: the uninterrupted run does not come to one of them.
+        """
+        for cut in chain:
+            self._check(cut)
+        return tuple(self._placed(cut) if cut.place == "save" and cut.byte is None else cut for cut in chain)
+
+    def _check(self, cut: Cut) -> None:
+        made, asked = self.whole.last_update + 1, f"--cut {cut.name}"
+        if cut.updates > made:
+            raise CutError(f"{asked}: the run is over after {made} updates: cut it after {listed(range(1, made + 1))}")
+        there = self.windows.get(cut.updates, 0)
+        if self.windows and cut.micro > there:
+            after = f"the window after {cut.updates} updates has {there} micro-batches"
+            over = f"the run is over after {made} updates"
+            raise CutError(f"{asked}: {f'{after}: write {cut.updates}.M, M from 1 to {there}' if there else over}")
+        if cut.place == "evaluate" and self.evaluated and cut.updates not in self.evaluated:
+            raise CutError(f"{asked}: the model is not evaluated there, but after {listed(self.evaluated)} updates")
 
     def sweep(self, cut: Cut, count: int) -> list[tuple[Cut, ...]]:
         """Deaths by SIGKILL, spread evenly over the bytes of one save."""
+        self._check(cut)
         total = self._placed(cut).size
         return [
             self.settled((replace(cut, place="save", death="SIGKILL", offset=(2 * at + 1) * total // (2 * count)),))
             for at in range(count)
         ]
-
-    def _is_in_save(self, cut: Cut) -> bool:
-        return cut.place == "save" or cut.death == "full-disk"
 
     def _placed(self, cut: Cut) -> Cut:
         """A cut with its place in what is saved there.
@@ -220,8 +250,8 @@ class Resume:
         """
         written = self.written(cut)
         if not written:
-            saved = sorted({save["updates"] for save in self.saves})
-            places = f"it writes after {', '.join(map(str, saved))} updates" if saved else "it writes nothing at all"
+            saved = {save["updates"] for save in self.saves}
+            places = f"it writes after {listed(saved)} updates" if saved else "it writes nothing at all in its workdir"
             raise CutError(f"--cut {cut.name}: the trainer saves nothing there: {places}")
         size = sum(size for _, size in written)
         byte = size // 2 if cut.offset is None else cut.offset
@@ -262,6 +292,8 @@ class Resume:
         if found.verdict != "diverged":
             return found
         assert found.pair is not None
+        if found.anew:
+            return replace(found, causes=everything(found.pair, self.case.request.recipe))
         return replace(found, causes=self.naming(found.pair).causes())
 
     def of(self, chain: tuple[Cut, ...], attempts: Attempts) -> Found:
@@ -297,7 +329,7 @@ class Resume:
         points = {Point(save["updates"], save["micro"]) for save in self.saves}
         points = {p for p in points if p < reached or (cut.place == "saved" and p == reached)}
         own = {Point(save["updates"] + attempts.began.updates, save["micro"]) for save in attempts.died.saves}
-        whole = cut.place not in ("save", "saved") and cut.death not in ("full-disk", "read-only")
+        whole = cut.place not in ("save", "saved")
         return sorted(points | {p for p in own if whole or p < reached}, reverse=True)
 
     def _compared(self, chain: tuple[Cut, ...], last: runs.Attempt, saved: list[Point]) -> Found:
@@ -314,14 +346,20 @@ class Resume:
         assert chosen is not None
         pair, comparison = chosen
         notes: tuple[str, ...] = ()
-        if newest is None and pair.point == BEGINNING:
-            notes = ("nothing had been saved when the run died, and the resumed one began with the first update",)
-        elif newest is not None and newest != BEGINNING and pair.point == BEGINNING:
-            notes = ("the resumed run began with the first update again, though there was something to resume",)
+        anew = False
+        if pair.point == BEGINNING and comparison.first is None and last.ending.status == "completed":
+            if not self.saves:
+                return Found(chain, last, None, pair, reason=f"{NOTHING_SAVED}, and the resumed one began anew")
+            if newest is None:
+                notes = ("nothing had been saved when the run died, and the resumed one began with the first update",)
+            elif newest.updates:
+                anew = True
+                pair, comparison = self._paired(last, Point(newest.updates))
+                notes = ("the resumed run began with the first update again, though there was something to resume",)
         if last.ending.status != "completed" and comparison.first is None:
             words = f"the resumed run {last.ending.status}: {last.ending.detail}"
             return Found(chain, last, newest, pair, reason=words)
-        return Found(chain, last, newest, pair, comparison, notes=notes)
+        return Found(chain, last, newest, pair, comparison, notes=notes, anew=anew)
 
     def _beginnings(self, trace: Trace, saved: list[Point], cut: Cut) -> Iterator[Point]:
         """Where the resumed run may take up, the likeliest first, found from the state that it starts with.
@@ -421,7 +459,7 @@ class Resume:
             result,
             resumptions=tuple(map(_resumption, self.found)),
             one_sided=tuple(one_sided(comparison)),
-            notes=(*result.notes, *self._notes(pair)),
+            notes=(*result.notes, *self._notes(pair if comparison is not None else None)),
             passed=result.passed and well and self.disturbed is None,
         )
 
@@ -462,12 +500,16 @@ class Resume:
     def _failures(self) -> Iterator[str]:
         """Say what came of several interruptions: of kills all of it, else how many could not be resumed."""
         if self.kills:
-            count = Counter(found.verdict for found in self.found)
+            count = Counter("anew" if found.anew else found.verdict for found in self.found)
             size = self.found[0].cuts[0].size
+            went = (
+                "from a whole save" if self.found[0].saved else "from the beginning, as nothing had been saved before"
+            )
+            anew = f", {count['anew']} times it began anew, though something had been saved" if count["anew"] else ""
             yield (
                 f"killed at {len(self.found)} points of the {size:,} bytes that a save writes: {count['match']} times "
-                f"it went on from a whole save, {count['not_comparable']} times it failed loudly, {count['diverged']} "
-                "times it trained on from something wrong"
+                f"it went on {went}, {count['not_comparable']} times it failed loudly, {count['diverged']} "
+                f"times it trained on from something wrong{anew}"
             )
             return
         lost = [found for found in self.found if found.verdict == "not_comparable" and found.saved is not None]
@@ -499,8 +541,10 @@ def _went_on(died: runs.Attempt, cut: Cut) -> str | None:
         return f"the run to be interrupted {died.ending.detail}"
     if outcome is None or outcome["interrupted"] or died.ending.status == "raised":
         return None
-    if cut.death in ("full-disk", "read-only") or outcome["struck"]:
+    if cut.death in IN_A_SAVE or outcome["struck"]:
         return None  # it got over it
+    if cut.place == "evaluate":
+        return f"the run never came to the cut: no evaluation was seen after {cut.updates} updates"
     return f"the run never came to the cut: it ended after {outcome['updates']} updates: choose an earlier one"
 
 
@@ -527,7 +571,7 @@ def _resumption(found: Found) -> Resumption:
         death=found.cuts[-1].death,
         verdict=found.verdict,  # type: ignore[arg-type]
         saved=found.saved.updates if found.saved is not None else None,
-        began=found.pair.point.updates if found.pair is not None else None,
+        began=None if found.pair is None else 0 if found.anew else found.pair.point.updates,
         began_micro=found.pair.point.micro if found.pair is not None else 0,
         at=At(update=first.address.update, moment=first.address.moment) if first is not None else None,
         missing=str(cause.candidate) if cause is not None else None,

@@ -22,7 +22,7 @@ from oracle.replays import Replays
 from oracle.report.phrases import listing
 from oracle.result import At, Cause
 from oracle.resume.tail import Point, batches, uninterrupted
-from reference_loop.recipe import to_dict
+from reference_loop.recipe import Recipe, to_dict
 from reference_loop.semantics import RESUME_PARTS
 
 MOST_ROUNDS = 6
@@ -89,6 +89,33 @@ class Pair:
         found = rules(self.whole, self.resumed)
         void = set() if self.broken_log is None else {(self.broken_log, "log", "metric")}
         return replace(found, void=found.void | void)
+
+
+def possible(recipe: Recipe, point: Point) -> list[str]:
+    """The parts that a run with this recipe has at a point."""
+    has = {
+        "accumulated_gradient": point.micro > 0,
+        "ema": recipe.ema is not None,
+        "scaler": recipe.precision.dtype == "float16",
+        "scheduler": recipe.schedule is not None,
+    }
+    return [part for part in RESUME_PARTS if has.get(part, True)]
+
+
+def everything(pair: Pair, recipe: Recipe) -> tuple[Cause, ...]:
+    """The cause where the resumed run is the uninterrupted one from the first update on: it took up nothing."""
+    at = next(differences(pair.whole, pair.resumed, pair.rules, decisive_only=True))
+    return (
+        Cause(
+            knob="resume.missing",
+            reference="",
+            candidate=",".join(possible(recipe, pair.point)),
+            status="confirmed",
+            effect="semantic",
+            at=At(update=at.address.update, moment=at.address.moment),
+            evidence=("the resumed run is the uninterrupted one from the first update on, bit for bit",),
+        ),
+    )
 
 
 @dataclass
@@ -196,13 +223,7 @@ class Naming:
         return [Hypothesis(frozenset({way})) for way in ways]
 
     def _possible(self, part: str) -> bool:
-        recipe = self.understood.reading.recipe
-        return {
-            "accumulated_gradient": self.pair.point.micro > 0,
-            "ema": recipe.ema is not None,
-            "scaler": recipe.precision.dtype == "float16",
-            "scheduler": recipe.schedule is not None,
-        }.get(part, True)
+        return part in possible(self.understood.reading.recipe, self.pair.point)
 
     def _better(self, best: Hypothesis, options: list[Hypothesis]) -> Hypothesis | None:
         """The option that stands further than the best so far; what was left out comes before what is another value."""
@@ -249,7 +270,7 @@ class Naming:
         if not wanted:
             return
         requests = [self._request(one) for one in wanted]
-        self.progress(f"resuming the reference, {len(wanted)} ways")
+        self.progress(f"resuming the reference, {len(wanted)} way{'s' * (len(wanted) > 1)}")
         self.replays.count += len(requests)
         for one, request, outcome in zip(wanted, requests, self.replays.server.ask(requests), strict=True):
             self._known[one] = None if outcome["error"] else open_trace(request["folder"])

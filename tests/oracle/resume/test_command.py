@@ -11,6 +11,7 @@ import pytest
 from oracle import zoo
 from oracle.cli import main
 from oracle.report import text
+from oracle.resume import cuts
 from oracle.resume.command import resume, saving
 from oracle.resume.cuts import CutError, parse
 from reference_loop.recipe import Evaluate, from_dict
@@ -62,18 +63,46 @@ def test_a_run_that_saves_on_a_signal_goes_on_from_there(interrupt):
     assert (result.verdict, result.resumptions[0].began) == ("match", 2)
 
 
-def test_a_run_that_cannot_be_interrupted_is_said_to_be_one(interrupt):
-    result = interrupt("Whole", "9")
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        ("9", "--cut 9: the run is over after 4 updates: cut it after 1 to 4"),
+        ("2.99", "--cut 2.99: the window after 2 updates has 3 micro-batches: write 2.M, M from 1 to 3"),
+        ("4.1", "--cut 4.1: the run is over after 4 updates"),
+        ("1,2:evaluate", "--cut 2:evaluate: the model is not evaluated there, but after 3 updates"),
+    ],
+)
+def test_a_place_to_which_the_run_does_not_come_is_refused(interrupt, cut, said):
+    with pytest.raises(CutError, match=f"^{said}"):
+        interrupt("Evaluates", cut)
+
+
+def test_an_evaluation_that_is_not_there_is_said(interrupt):
+    result = interrupt("Whole", "2:evaluate")
     assert (result.verdict, result.exit_code) == ("not_comparable", 3)
-    assert "never came to the cut" in result.reason
+    assert result.reason == "the run never came to the cut: no evaluation was seen after 2 updates"
 
 
-def test_a_run_that_begins_anew_matches_and_is_told_of(interrupt):
-    result = interrupt("Whole", "1")
-    assert any(note.startswith("nothing had been saved when the run died") for note in result.notes)
+def test_a_run_that_begins_anew_though_something_was_saved_restores_nothing(interrupt):
     result = interrupt("Anew", "3")
+    assert (result.verdict, result.exit_code) == ("diverged", 1)
+    (cause,) = result.causes
+    assert cause.candidate == "counter,cursor,optimizer,order,parameter,rng" and cause.status == "confirmed"
+    (one,) = result.resumptions
+    assert (one.saved, one.began) == (2, 0)
+    said = text.render(result)
+    assert "the candidate restores nothing of what was saved." in said
+    assert "nothing restored (confirmed): the resumed run began with the first update again" in said
+
+
+def test_nothing_to_resume_is_said_in_the_first_line(interrupt):
+    result = interrupt("Whole", "1")
     assert result.verdict == "match"
-    assert any("began with the first update again" in note for note in result.notes)
+    assert text.render(result).partition("\n")[0].endswith("; nothing was resumed, as nothing had been saved")
+    assert "nothing was resumed" not in text.render(interrupt("Whole", "2"))
+    result = interrupt("SavesNowhere", "3")
+    assert (result.verdict, result.exit_code) == ("not_comparable", 3)
+    assert result.reason.startswith("the uninterrupted run wrote nothing in its workdir")
 
 
 def test_a_failing_save_that_is_survived_is_no_end(interrupt):
@@ -82,7 +111,12 @@ def test_a_failing_save_that_is_survived_is_no_end(interrupt):
 
 @pytest.mark.parametrize(
     ("name", "good", "loud", "wrong"),
-    [("Whole", 4, 0, 0), ("InPlace", 0, 4, 0), pytest.param("TwoFiles", 1, 0, 3, marks=pytest.mark.slow)],
+    [
+        ("Whole", 4, 0, 0),
+        ("InPlace", 0, 4, 0),
+        ("Anew", 0, 0, 4),
+        pytest.param("TwoFiles", 1, 0, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_kills_over_the_bytes_of_a_save(interrupt, name, good, loud, wrong):
     result = interrupt(name, "3", kills=4)
@@ -93,8 +127,8 @@ def test_kills_over_the_bytes_of_a_save(interrupt, name, good, loud, wrong):
 
 
 def test_a_place_where_nothing_is_saved_is_refused(interrupt):
-    with pytest.raises(CutError, match=r"the trainer saves nothing there: it writes after 1, 2, 3, 4 updates"):
-        interrupt("Whole", "9:save")
+    with pytest.raises(CutError, match=r"--cut 2.1:save: the trainer saves nothing there: it writes after 1 to 4 upd"):
+        interrupt("Whole", "2.1:save")
 
 
 def judged(name, server):
@@ -146,7 +180,13 @@ def test_a_recipe_without_saves_saves_after_every_update():
         (["--cut", "5,2"], "in the order in which it trains"),
         (["--cut", "2", "--death", "boredom"], "there is no such death"),
         (["--cut", "all", "--death", "boredom"], "there is no such death"),
-        (["--cut", "all", "--kill-sweep", "3"], "--kill-sweep takes the save"),
+        (["--cut", "all", "--kill-sweep", "3"], "a sweep kills in one save: write --cut N"),
+        (["--cut", "2,3", "--kill-sweep", "3"], "a sweep kills in one save: write --cut 2, then the next"),
+        (["--cut", "2:saved", "--kill-sweep", "3"], "over all bytes of a save: write --cut 2"),
+        (["--cut", "2:save+7", "--kill-sweep", "3"], "over all bytes of a save: write --cut 2"),
+        (["--cut", "2", "--kill-sweep", "3", "--death", "SIGTERM"], "a sweep kills by SIGKILL"),
+        (["--cut", "3:evaluate", "--death", "full-disk"], "not at 3:evaluate: write 3:save"),
+        (["--cut", "3.1:saved"], "names no place"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(line, said, capsys):
@@ -155,7 +195,13 @@ def test_what_cannot_be_asked_is_refused(line, said, capsys):
 
 
 def test_a_cut_is_named_as_it_is_asked_for():
-    for name in ("3", "3.1", "3:save", "3:saved", "3:evaluate", "3:save+17"):
+    for name in ("3", "3.1", "3:save", "3:saved", "3:evaluate", "3:save+17", "3.1:save", "3.1:save+17"):
         (cut,) = parse(name)
         assert cut.name == name
     assert [cut.updates for cut in parse("2,5:saved")] == [2, 5]
+    assert [cut.name for cut in parse("2,2.1", "full-disk")] == ["2:save", "2.1:save"]
+
+
+def test_numbers_are_listed_as_people_would():
+    assert cuts.listed([1, 2, 3, 4, 6]) == "1 to 4, 6"
+    assert cuts.listed(range(0, 40, 2)) == "0, 2, 4, 6, 8, 10, 12, 14..."
