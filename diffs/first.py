@@ -17,6 +17,7 @@ class Rules:
 
     optional: kinds that one side alone may have.
     named: kinds of which one side alone may have a name; where the other knows the name, it must have it here too.
+    partial: places of which one side alone may have any name.
     void: (update, moment, kind) of which a difference decides nothing.
     decimals: places whose numbers are compared as decimals, because they were printed and read.
     relative: the allowance of a decimal, relative to the larger of the two.
@@ -25,6 +26,7 @@ class Rules:
 
     optional: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
+    partial: frozenset[Place] = frozenset()
     void: frozenset[tuple[int, str, str]] = frozenset()
     decimals: frozenset[Place] = frozenset()
     relative: float = 1e-6
@@ -176,7 +178,8 @@ def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Diff
         return None if agree else Difference(address, left, right, decisive)
     side, other = ("reference", candidate) if left else ("candidate", reference)
     unknown = not other.has(place) or (address.kind in rules.named and not other.has_name(place, address.name))
-    if not decisive or address.kind in rules.optional or place in rules.changes or unknown:
+    free = address.kind in rules.optional or place in rules.changes or place in rules.partial
+    if not decisive or free or unknown:
         return Unmatched(side, address, 1)
     return Difference(address, left, right, decisive)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from oracle.errors import OracleError, OutputError
 from oracle.explain.engine import Explainer
 from oracle.explain.evidence import described
 from oracle.explain.explanation import Explanation
-from oracle.explain.noise import measure
+from oracle.explain.noise import Floor
 from oracle.explain.standing import rules
 from oracle.explain.weights import uneven_weights
 from oracle.findings import Findings
@@ -147,6 +148,11 @@ class Case:
     seconds: dict[str, float]
     found: Explanation | None = None  # once there is one
 
+    @cached_property
+    def floor(self) -> Floor:
+        """What rounding amounts to in the candidate's run."""
+        return Floor(self.findings.candidate, self.findings.replays)
+
     def judge(self) -> Result:
         """The verdict, the cheap reasons to give none first."""
         candidate, reference = self.findings.candidate, self.findings.reference
@@ -184,7 +190,7 @@ class Case:
         case, candidate = self.findings, self.findings.candidate
         assert candidate.trace is not None
         found = self.found = self.explanation()
-        noise = measure(found, candidate, case.replays)
+        noise = self.floor.measure(found)
         first = comparison.first and case.elements(comparison.first)
         if first is not None and comparison.first is not None and noise.covers and not found.causes:
             error, allowance = noise.at(comparison.first.address)
@@ -222,6 +228,7 @@ class Case:
         explainer = Explainer(
             replays=case.replays,
             candidate=candidate.trace,
+            floor=self.floor,
             unsteady=candidate.unsteady,
             can_pin=candidate.full is not None and candidate.complete and candidate.ended,
             progress=self.progress,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from diffs.first import Difference
 from diffs.trace import Trace
 from oracle.explain.explanation import Explanation, Found, Gap, Places
+from oracle.explain.noise import Floor
 from oracle.explain.options import Option, Scene, options, pairs
 from oracle.explain.standing import Key, Standing
 from oracle.explain.takeover import Takeover
@@ -63,13 +64,14 @@ class Trial(NamedTuple):
 class Explainer:
     """Explains one candidate.
 
-    candidate: its trace. unsteady: witnesses that it does not repeat itself.
+    candidate: its trace. floor: tells rounding. unsteady: witnesses that it does not repeat itself.
     can_pin: whether its tensors are there in full.
     progress: told in a few words what is tried.
     """
 
     replays: Replays
     candidate: Trace
+    floor: Floor
     unsteady: Places = frozenset()
     can_pin: bool = True
     progress: Callable[[str], None] = lambda words: None
@@ -99,6 +101,10 @@ class Explainer:
                 now = read
                 continue
             best = self._adopt(now)
+            if all(step.causes[-1].thin for step in best) and self._rounds(now):
+                best = []
+                if self.floor.measure(self._with_gap(now.untouched)).covers:
+                    return self._with_gap(now.untouched)
             if len(best) == 1:
                 now = best[0]
             elif best:
@@ -112,6 +118,11 @@ class Explainer:
                     return self._with_gap(now)
                 now = pinned
         return now
+
+    def _rounds(self, now: Explanation) -> bool:
+        """Whether the decisive difference at hand is no more than rounding."""
+        decisive = now.untouched.standing.decisive
+        return decisive is not None and self.floor.within(now.untouched.reading, decisive.address)
 
     def _branch(self, now: Explanation, tied: list[Explanation]) -> Explanation:
         """Follow several equally good steps and keep the one that leaves least unexplained.

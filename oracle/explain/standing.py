@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from diffs.first import Difference, Rules, differences
 from diffs.trace import Trace
@@ -20,9 +22,52 @@ RULES = Rules(
 
 
 def rules(reference: Trace, candidate: Trace) -> Rules:
-    """How these two traces are paired: gradients of an update that both scalers skipped are taken by no optimizer."""
+    """How these two traces are paired.
+
+    Gradients of an update that both scalers skipped are taken by no optimizer. A rate that is only set just before the
+    step that takes it says nothing when the window opens. Optimizers over tensors that no model holds, as copies in
+    another type or shape are, have nothing that could be compared by name.
+    """
     skipped = _skipped(reference) & _skipped(candidate)
-    return replace(RULES, void=frozenset((update, "consume", "gradient") for update in skipped))
+    void = {(update, "consume", "gradient") for update in skipped}
+    void |= {(update, "schedule", "learning_rate") for update in _set_late(reference, candidate)}
+    return replace(RULES, void=frozenset(void), partial=_nameless(candidate))
+
+
+OPTIMIZED = (("consume", "gradient"), ("consume", "learning_rate"), ("update", "optimizer_state"))
+
+
+def _nameless(trace: Trace) -> frozenset[tuple[str, str]]:
+    """The places at which a trace has values of tensors that no model holds."""
+    rates = [row for row in trace.rows_at(("consume", "learning_rate")) if row.address.update == 0]
+    named = all("parameter[" not in row.address.name for row in rates)
+    return frozenset() if named else frozenset((*OPTIMIZED, ("schedule", "learning_rate")))
+
+
+def _set_late(reference: Trace, candidate: Trace) -> set[int]:
+    """The updates after which the candidate sets the next rate late, and then takes the one that the reference has."""
+    opened, taken = _rates(candidate, "schedule"), _rates(candidate, "consume")
+    late = {update for update, rates in opened.items() if update + 1 in taken and taken[update + 1] != rates}
+    if not late:
+        return set()
+    expected = _rates(reference, "consume")
+    good = {update for update in late if taken[update + 1] == expected.get(update + 1)}
+    never = max(opened)  # the rate after the last update is not set at all, by one that always sets it late
+    return good | ({never} if good == late and never not in late and never + 1 not in expected else set())
+
+
+_known: WeakKeyDictionary[Trace, dict[str, dict[int, dict[str, Any]]]] = WeakKeyDictionary()
+
+
+def _rates(trace: Trace, moment: str) -> dict[int, dict[str, Any]]:
+    """The learning rates of each update by parameter, read once: a trace that is compared does not change."""
+    known = _known.setdefault(trace, {})
+    if moment in known:
+        return known[moment]
+    found = known[moment] = {}
+    for row in trace.rows_at((moment, "learning_rate")):
+        found.setdefault(row.address.update, {})[row.address.name] = row.content
+    return found
 
 
 def _skipped(trace: Trace) -> set[int]:

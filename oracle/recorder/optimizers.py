@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,23 +65,32 @@ class Optimizer:
         self.of = optimizer
         return True
 
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+    def gradients(self, taken: Mapping[int, Tensor | None] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yield the gradient that the optimizer took, by parameter. One that is None is zeros.
+
+        taken: gradients by the identity of their parameter; None where they are still there.
 
         A fused kernel undoes the loss scale itself, and leaves the gradient as it is when it skips a step; what it
         would have taken is yielded then.
         """
         unscale = _left_undone(self.of)
         for name, parameter, _ in self.parameters():
-            gradient = parameter.grad
+            gradient = parameter.grad if taken is None else taken.get(id(parameter))
             if gradient is None:
                 gradient = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
             yield name, gradient if unscale is None else gradient * unscale.to(gradient.device)
 
-    def rates(self) -> Iterator[tuple[str, float]]:
-        """Yield the learning rate of each parameter."""
+    def rates(self, taken: Sequence[float] | None = None) -> Iterator[tuple[str, float]]:
+        """Yield the learning rate of each parameter; `taken` has those of the groups at another time."""
+        if taken is not None:
+            at_hand = {id(group): rate for group, rate in zip(self.of.param_groups, taken, strict=False)}
         for name, _, group in self.parameters():
-            yield name, float(group["lr"])
+            yield name, float(group["lr"]) if taken is None else at_hand.get(id(group), float(group["lr"]))
+
+    @property
+    def nameless(self) -> bool:
+        """Whether it holds tensors that belong to no model, as copies of parameters in another type or shape do."""
+        return any(name.endswith("]") and "parameter[" in name for name in self._names)
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Yield the state of each parameter as `<parameter>.<key>`, down into lists and dicts."""

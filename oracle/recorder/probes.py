@@ -10,6 +10,7 @@ Every probe returns at once while torch.compile traces.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from oracle.errors import TrainerError
 from oracle.recorder import fidelity
+from oracle.recorder.forwards import Forward, Forwards
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
 from oracle.recorder.patches import Patches
+from oracle.recorder.steps import Step, Steps
 from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state
 from reference_loop import randomness
 from reference_loop.inputs import named_inputs
@@ -40,6 +42,42 @@ CLIPS = {
 START = (-1, -1, "start")
 
 
+class Update:
+    """An update of which not all is recorded yet.
+
+    stepped: the optimizers that stepped in it; fresh: those of them whose results are not recorded yet.
+    others: the optimizers that may still join it; None before it is known which.
+    told: whether `on_update` was called.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stepped: list[Optimizer] = []
+        self.fresh: list[Optimizer] = []
+        self.others: list[Any] | None = None
+        self.told = False
+        self._written: set[int] | None = set()  # parameters by identity; None for all
+
+    def unwritten(self, models: Models, waiting: list[Any] | None) -> Iterator[tuple[str, Tensor]]:
+        """Yield (bare name, parameter) that were not yielded before.
+
+        waiting: optimizers that are yet to step, whose parameters are left for later; None for no such. Beside tensors
+            of optimizers that no model holds, the models' own are left for later too: they are copied there behind.
+        """
+        if self._written is None:
+            return
+        left = {id(parameter) for other in waiting or () for parameter in parameters_of(other)}
+        aside = waiting is not None and any(known.nameless for known in self.stepped)
+        own = {id(parameter) for known in self.stepped for parameter in parameters_of(known.of)} if aside else set()
+        for name, parameter in models.parameters():
+            key = id(parameter)
+            if key not in self._written and key not in left and (not aside or key in own):
+                self._written.add(key)
+                yield name, parameter
+        if not left and not aside:
+            self._written = None
+
+
 class Recorder:
     """Records a run while it is installed, as a context manager or by `install` and `uninstall`.
 
@@ -48,11 +86,12 @@ class Recorder:
     kinds: what to record, as kinds or (moment, kind) pairs; None records everything.
     rank: this process's place, for the addresses.
 
-    updates: optimizer steps attempted so far; those that the scaler skipped count.
-    batches: loss computations so far.
-    on_update: called at the end of each optimizer step with `updates`; what it raises ends the trainer, as it does of
-        the other two. on_micro: called before a micro-batch begins, and when the run is over. on_backward: after each
-        backward.
+    updates: optimizer steps attempted so far; those that the scaler skipped count. Optimizers that step one after
+        another, without a micro-batch between them, make one update.
+    batches: micro-batches so far, which are forward passes that a backward reached.
+    on_update: called at the end of each update with `updates`; what it raises ends the trainer, as it does of the
+        other two. on_micro: called before a forward pass that may become a micro-batch, and when the run is over.
+        on_backward: after each backward.
     """
 
     def __init__(
@@ -75,13 +114,15 @@ class Recorder:
         self._optimizers: list[Optimizer] = []
         self._trainable: list[str] | None = None  # names at the start of the run; None before it
         self._micro = -1  # the last one since the last update
-        self._awaits_backward = False
+        self._forwards = Forwards()
+        self._forward: Forward | None = None  # the pass going on
         self._sees_forwards = False
-        self._unclosed: int | None = None  # the update just finished, until its next learning rate is known
         self._root: nn.Module | None = None  # the outermost module call going on
         self._loss_model: nn.Module | None = None  # while a job computes its loss
         self._in_backward = self._evaluating = False
-        self._begun: dict[int, int] = {}  # `updates` at the beginning of each optimizer's step
+        self._steps = Steps(self._step_begins, self._step_ends, lambda: self.updates)
+        self._unclosed: Update | None = None  # the update just made, until its next learning rate is known
+        self._taken = 0  # steps of all optimizers
         self._clips: dict[str, float] = {}  # thresholds asked for since the last update
         self._written_clips: dict[str, Any] = {}
         self._scaler: Any = None  # the one that is stepping an optimizer, or was attached
@@ -120,10 +161,9 @@ class Recorder:
         for handle in (
             ends,
             register_module_forward_pre_hook(_unless_compiling(self._forward_begins)),
-            register_optimizer_step_pre_hook(_unless_compiling(self._step_begins)),
-            register_optimizer_step_post_hook(_unless_compiling(self._step_ends)),
         ):
             patches.also(handle.remove)
+        self._steps.install(patches)
         patches.function(torch.autograd, "backward", self._backward)  # Tensor.backward calls it
         for function, names in CLIPS.items():
             if hasattr(nn.utils.clip_grad, function):
@@ -183,16 +223,17 @@ class Recorder:
             return
         inside, self._root = self._root is not None, None  # some trainers compute the loss in a module's forward
         self._models.see(model)
-        if not (inside and self._awaits_backward):
-            self._open_micro()
+        if not inside or self._forward is None:
+            self._forward = self._begin_forward(apart=True)
         self._loss_model = model
-        self._record_ids(batch)
+        self._keep("batch", "batch_ids", _ids(batch))
 
     def close_loss(self, loss: Tensor | None) -> None:
         """The loss that was opened is computed. None: computing it raised."""
         if self._loss_model is not None and loss is not None:
-            self._record(self.updates, self._micro, "forward", "loss", [("", loss)])
-        self._loss_model = None
+            self._keep("forward", "loss", [("", loss)])
+            self._end_forward(loss)
+        self._loss_model = self._forward = None
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -224,8 +265,9 @@ class Recorder:
         """Close the run: the rate that a next update would have had, and what the run came to."""
         if self.on_micro is not None:
             self.on_micro()
+        self.on_update = None  # the trainer ended by itself
         self._close_update()
-        if self._optimizers:
+        if self._optimizers and not any(known.nameless for known in self._optimizers):
             optimized = {name for optimizer in self._optimizers for name in optimizer.seen}
             left_out = [name for name in self._trainable or [] if name not in optimized]
             self._record(*START, "hyperparameter", ((f"{name}.optimized", False) for name in left_out))
@@ -245,36 +287,49 @@ class Recorder:
         elif torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
             self._root = module
             self._models.see(module)
-            if not self._awaits_backward:
-                self._open_micro()
+            self._forward = self._begin_forward(apart=False)
 
     def _forward_ends(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if module is not self._root:
             return
         self._root = None
         if len(rest) == 1:  # the call raised: torch leaves the keyword arguments out
+            if self._loss_model is None:
+                self._forward = None
             return
         kwargs, output = rest
-        at = (self.updates, self._micro)
-        self._record(*at, "batch", "input", named_inputs(unwrap(module), args, kwargs))
+        self._keep("batch", "input", named_inputs(unwrap(module), args, kwargs))
         if self._loss_model is None:
-            self._record_ids(kwargs)
+            self._keep("batch", "batch_ids", _ids(kwargs))
             if (loss := scalar_loss(output)) is not None:
-                self._record(*at, "forward", "loss", [("", loss)])
+                self._keep("forward", "loss", [("", loss)])
+            self._end_forward(output)
+            self._forward = None
 
-    def _open_micro(self, seen: bool = True) -> None:
-        """Begin a micro-batch. seen: its forward is about to run; otherwise it ran already, where no hook sees it."""
+    def _begin_forward(self, *, apart: bool) -> Forward:
+        """A pass begins that is a micro-batch if a backward reaches it. apart: with no other pass in it."""
+        self._enter()
+        self._sees_forwards = True
+        self._forward = self._forwards.begin(apart=apart)
+        self._keep("forward", "rng", _generators())
+        self._keep("forward", "mode", self._mode())
+        return self._forward
+
+    def _end_forward(self, output: Any) -> None:
+        assert self._forward is not None
+        self._forwards.end(self._forward, output)
+
+    def _keep(self, moment: str, kind: str, rows: Iterable[tuple[str, Any]]) -> None:
+        if (moment, kind) in self._wanted and self._forward is not None:
+            with torch.no_grad():
+                self._forward.keep(moment, kind, rows)
+
+    def _enter(self) -> None:
+        """A window opens, or goes on."""
         if self.on_micro is not None:
             self.on_micro()
         self._close_update()
         self._begin()
-        self._micro += 1
-        self.batches += 1
-        self._awaits_backward = True
-        if seen:
-            self._sees_forwards = True
-            self._record(self.updates, self._micro, "forward", "rng", _generators())
-            self._record(self.updates, self._micro, "forward", "mode", self._mode())
 
     def _begin(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Record the start of the run, once.
@@ -294,20 +349,35 @@ class Recorder:
     def _backward(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         if self._in_backward or self._evaluating:
             return original(*args, **kwargs)
-        if self._micro < 0 or not self._sees_forwards:
-            self._open_micro(seen=False)
-        self._in_backward = True
+        if not self._sees_forwards:
+            self._enter()
+        update, micro, self._in_backward = self.updates, self._micro, True
         try:
             original(*args, **kwargs)
         finally:
             self._in_backward = False
-        self._awaits_backward = False
-        at = (self.updates, self._micro, "backward")
-        self._record(*at, "objective", _objectives(args[0] if args else kwargs["tensors"]))
-        self._record(*at, "gradient", self._gradients())
+        opened = self._open_micros(update, micro)
+        if opened == micro and (micro < 0 or not self._sees_forwards):  # its forward ran where no hook sees it
+            opened += 1
+            self.batches += 1
+        micro = opened
+        if update == self.updates:  # otherwise optimizers stepped meanwhile, and closed the window
+            self._micro = micro
+        self._record(update, micro, "backward", "objective", _objectives(args[0] if args else kwargs["tensors"]))
+        self._record(update, micro, "backward", "gradient", self._gradients())
         if self.on_backward is not None:
             self.on_backward()
         return None
+
+    def _open_micros(self, update: int, micro: int) -> int:
+        """Record the passes that were reached as micro-batches behind a micro-batch; returns the last one's number."""
+        for number, forward in enumerate(self._forwards.reached()):
+            if number == 0 or forward.apart:
+                micro += 1
+                self.batches += 1
+            for moment, kind, name, value in forward.rows:
+                self.put(Address(update, micro, moment, kind, name, self.rank), value)
+        return micro
 
     def _clip(self, argument: str, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -317,60 +387,110 @@ class Recorder:
 
     # Update
 
-    def _step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begun[id(optimizer)] = self.updates
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:  # otherwise the closure opens the first micro-batch
-            self._begin(parameters_of(optimizer))
+    def _step_begins(self, step: Step) -> None:
+        if step.rates is not None:  # otherwise a closure opens the first micro-batch
+            self._begin(parameters_of(step.optimizer))
 
-    def _step_ends(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._begun.pop(id(optimizer), self.updates) == self.updates:  # no optimizer stepped inside this step
-            self._update(optimizer)
+    def _step_ends(self, step: Step) -> None:
+        if step.updates == self.updates or self._joins(step.optimizer):  # no other optimizer stepped inside this step
+            self._take(step.optimizer, step)
+        self._complete()
 
-    def _update(self, stepped: Any) -> None:
-        """Record an optimizer step that was just attempted. Gradients are still those that it took."""
-        self._close_update()
-        self._begin(parameters_of(stepped))
-        optimizer, update = self._find(stepped), self.updates
+    def _take(self, stepped: Any, step: Step | None = None) -> None:
+        """Record what an optimizer's attempted step took.
+
+        step: what was seen at its beginning; None for a step that the scaler skipped, whose gradients are still there.
+        """
+        joins = self._joins(stepped)
+        if not joins:
+            self._close_update()
+            self._begin(parameters_of(stepped))
+            if not self._in_backward:
+                self._open_micros(self.updates, self._micro)  # of gradients that no backward made, but autograd.grad
+            self._unclosed = Update(self.updates)
+            self._micro = -1
+            self.updates += 1
+        assert self._unclosed is not None
+        optimizer, update = self._find(stepped, apart=not joins), self._unclosed.number
         at = (update, -1, "consume")
         first = optimizer.steps == 0
         optimizer.steps += 1
         self._record(*(START if first else at), "hyperparameter", optimizer.arguments())
-        self._record(*(START if update == 0 else at), "hyperparameter", self._changed_clips())
-        self._record(*at, "gradient", optimizer.gradients())
-        self._record(*at, "learning_rate", optimizer.rates())
-        self._record(*at, "scaler", scaler_state(self._scaler))
-        at = (update, -1, "update")
-        self._record(*at, "parameter", self._models.parameters())
-        self._record(*at, "buffer", self._models.buffers())
-        self._record(*at, "optimizer_state", optimizer.state())
-        self._record(*at, "rng", _generators())
-        self._rescaling = self._scaler
-        self._unclosed, self._micro, self._awaits_backward = update, -1, False
-        self.updates += 1
-        if self.on_update is not None:
+        if not joins:
+            self._record(*(START if update == 0 else at), "hyperparameter", self._changed_clips())
+        self._record(*at, "gradient", optimizer.gradients(step.gradients if step else None))
+        self._record(*at, "learning_rate", optimizer.rates(step.rates if step else None))
+        if not joins:
+            self._record(*at, "scaler", scaler_state(self._scaler))
+            self._rescaling = self._scaler
+        self._taken += 1
+        self._unclosed.fresh.append(optimizer)
+        self._unclosed.stepped.append(optimizer)
+
+    def _joins(self, stepped: Any) -> bool:
+        """Whether a step belongs to the update just made: another optimizer's, for other parameters."""
+        update = self._unclosed
+        if update is None or update.others is None:
+            return False
+        return any(other is stepped for other in update.others)
+
+    def _complete(self) -> None:
+        """Record what the steps of an update made of the model, once no step goes on."""
+        update = self._unclosed
+        if update is None or not update.fresh or self._steps.inside:
+            return
+        if update.others is None:
+            update.others = self._others(update.stepped)
+        at = (update.number, -1, "update")
+        waiting = [other for other in update.others if all(known.of is not other for known in update.stepped)]
+        self._record(*at, "parameter", update.unwritten(self._models, waiting))
+        for optimizer in update.fresh:
+            self._record(*at, "optimizer_state", optimizer.state())
+        if len(update.fresh) == len(update.stepped):
+            self._record(*at, "buffer", self._models.buffers())
+            self._record(*at, "rng", _generators())
+        update.fresh = []
+        if not waiting:
+            self._tell(update)
+
+    def _others(self, stepped: list[Optimizer]) -> list[Any]:
+        """The optimizers for parameters that none of those holds, which may belong to the same update."""
+        held = {id(parameter) for known in stepped for parameter in parameters_of(known.of)}
+        found = {id(one): one for one in (*self._steps.made(), *(known.of for known in self._optimizers))}
+        return [one for one in found.values() if held.isdisjoint(map(id, parameters_of(one)))]
+
+    def _tell(self, update: Update) -> None:
+        if not update.told and self.on_update is not None:
+            update.told = True
             self.on_update(self.updates)
 
     def _close_update(self) -> None:
         """Record what only shows when the next window opens, and commit."""
         if self._unclosed is None:
             return
+        self._complete()
         update, self._unclosed = self._unclosed, None
-        self._record_rescaled(update)
-        self._record(update, -1, "update", "ema", self._averaged())
+        number = update.number
+        self._record(number, -1, "update", "parameter", update.unwritten(self._models, None))
+        self._record_rescaled(number)
+        self._record(number, -1, "update", "ema", self._averaged())
         for optimizer in self._optimizers:
-            self._record(update, -1, "schedule", "learning_rate", optimizer.rates())
+            self._record(number, -1, "schedule", "learning_rate", optimizer.rates())
         if self._scheduler is not None:
-            self._record(update, -1, "schedule", "scheduler", self._schedule())
+            self._record(number, -1, "schedule", "scheduler", self._schedule())
         self.commit()
+        self._tell(update)
 
-    def _find(self, optimizer: Any) -> Optimizer:
-        """What is known of an optimizer. One over parameters that an earlier one has takes the earlier one's place."""
+    def _find(self, optimizer: Any, apart: bool) -> Optimizer:
+        """What is known of an optimizer. One over parameters that an earlier one has takes the earlier one's place.
+
+        apart: whether a new one makes updates of its own, and has names of its own for it.
+        """
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         for known in self._optimizers:
             if known.takes(optimizer, held):
                 return known
-        prefix = f"optimizer[{len(self._optimizers)}]." if self._optimizers else ""
+        prefix = f"optimizer[{len(self._optimizers)}]." if self._optimizers and apart else ""
         self._optimizers.append(Optimizer(optimizer, prefix, self._models))
         return self._optimizers[-1]
 
@@ -384,10 +504,9 @@ class Recorder:
         self._patches.instance(optimizer, "step", functools.partial(self._foreign_step, optimizer))
 
     def _foreign_step(self, optimizer: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = self.updates
+        self._steps.begin(optimizer, sys._getframe(), closure=bool(args) or kwargs.get("closure") is not None)
         result = original(*args, **kwargs)
-        if self.updates == before:  # no torch optimizer did it
-            self._update(optimizer)
+        self._steps.end(optimizer)
         return result
 
     # Scaler and scheduler
@@ -402,11 +521,12 @@ class Recorder:
     def _scaler_step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not scaler.is_enabled():
             return original(scaler, optimizer, *args, **kwargs)
-        before, outer, self._scaler = self.updates, self._scaler, scaler
+        before, outer, self._scaler = self._taken, self._scaler, scaler
         try:
             result = original(scaler, optimizer, *args, **kwargs)
-            if self.updates == before:  # skipped, so that no hook fired
-                self._update(optimizer)
+            if self._taken == before:  # skipped, so that no hook fired
+                self._take(optimizer)
+                self._complete()
         finally:
             self._scaler = outer
         return result
@@ -429,10 +549,6 @@ class Recorder:
             with torch.no_grad():
                 for name, value in rows:
                     put(Address(update, micro, moment, kind, name, rank), readable(value))
-
-    def _record_ids(self, batch: Any) -> None:
-        if (ids := identifiers(batch)) is not None:
-            self._record(self.updates, self._micro, "batch", "batch_ids", [("id", ids)])
 
     def _record_rescaled(self, update: int) -> None:
         """Record what the scaler became after an update, once."""
@@ -483,6 +599,11 @@ def _unless_compiling(probe: Callable[..., None]) -> Callable[..., None]:
             probe(*args)
 
     return hook
+
+
+def _ids(batch: Any) -> Iterator[tuple[str, list[Any]]]:
+    if (ids := identifiers(batch)) is not None:
+        yield "id", ids
 
 
 def _generators() -> Iterator[tuple[str, Tensor]]:
