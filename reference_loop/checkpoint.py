@@ -24,17 +24,42 @@ class CheckpointError(ValueError):
 
 
 def save(state: State, folder: Path, update: int) -> None:
-    """Write `state`, as it is after `update`: aside first, then renamed, so that `folder` is whole or absent."""
-    aside = folder.with_name(f"{folder.name}.writing")
+    """Write `state`, as it is after `update`, aside, and rename it once it is on the disk.
+
+    Wherever the process or the machine stops, `load` finds this checkpoint, or the one that `folder` held before.
+    """
+    aside, before = folder.with_name(f"{folder.name}.writing"), _before(folder)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with open(aside / FILE, "wb") as file:
         torch.save(parts(state, update), file)
         file.flush()
         os.fsync(file.fileno())
-    (aside / DIGEST).write_text(_digest(aside / FILE), encoding="ascii")
-    shutil.rmtree(folder, ignore_errors=True)
+    with open(aside / DIGEST, "w", encoding="ascii") as text:
+        text.write(_digest(aside / FILE))
+        text.flush()
+        os.fsync(text.fileno())
+    _sync(aside)
+    if folder.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        folder.rename(before)
     aside.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _before(folder: Path) -> Path:
+    """Where a checkpoint is while the next one takes its place."""
+    return folder.with_name(f"{folder.name}.before")
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def parts(state: State, update: int) -> dict[str, Any]:
@@ -64,9 +89,13 @@ def parts(state: State, update: int) -> dict[str, Any]:
 def load(folder: Path) -> dict[str, Any]:
     """Read what `save` wrote; never unpickles anything but tensors and plain values.
 
+    Where the process ended while a checkpoint took another's place, that other one is read.
+
     Raises:
         CheckpointError: no checkpoint there, or a damaged one.
     """
+    if not folder.exists() and _before(folder).is_dir():
+        folder = _before(folder)
     path = folder / FILE
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no {FILE}: give a checkpoint folder that the reference loop wrote")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,14 +107,15 @@ def test_a_run_resumed_inside_a_window_needs_its_gradient(tmp_path, normalise, m
     assert all(equal) is (missing == "")
 
 
-def test_a_save_that_is_killed_at_any_byte_leaves_a_whole_checkpoint(tmp_path):
-    def state(seed):
-        recipe = from_dict({"updates": 1, "seed": seed})
-        state = State(load_task("ragged_tail"), recipe, drop_last=False)
-        state.begin("all", 1, "progress", "float32")
-        return state
+def begun(seed):
+    """The state that a run with a seed begins with."""
+    state = State(load_task("ragged_tail"), from_dict({"updates": 1, "seed": seed}), drop_last=False)
+    state.begin("all", 1, "progress", "float32")
+    return state
 
-    first, second = state(0), state(1)
+
+def test_a_save_that_is_killed_at_any_byte_leaves_a_whole_checkpoint(tmp_path):
+    first, second = begun(0), begun(1)
     checkpoint.save(first, tmp_path / "saved", 0)
     size = (tmp_path / "saved" / checkpoint.FILE).stat().st_size
     for byte in range(0, size, size // 12):
@@ -127,10 +131,83 @@ def test_a_save_that_is_killed_at_any_byte_leaves_a_whole_checkpoint(tmp_path):
         assert torch.equal(found, first.parameters["0.weight"])
 
 
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
+
+
+def saved_until(step, state, folder, synced):
+    """Save in a child that is killed before the `step`-th change of the folder; returns whether it came to it.
+
+    synced: a file into which the child writes what it has brought to the disk, a path a line.
+    """
+    child = os.fork()
+    if child:
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    count, sync = 0, os.fsync
+    log = open(synced, "a", buffering=1)  # noqa: SIM115, the child is killed
+
+    def changes(event, arguments):
+        nonlocal count
+        if event in CHANGES and str(folder.parent) in str(arguments[0]):
+            count += 1
+            if count == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def fsync(descriptor):
+        sync(descriptor)
+        log.write(os.readlink(f"/proc/self/fd/{descriptor}") + "\n")
+
+    sys.addaudithook(changes)
+    os.fsync = fsync
+    checkpoint.save(state, folder, 0)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_a_save_that_stops_between_any_two_changes_leaves_a_whole_checkpoint(tmp_path, power):
+    first, second, found = begun(0), begun(1), []
+    for step in itertools.count(1):
+        folder, synced = tmp_path / str(step) / "saved", tmp_path / f"synced{step}"
+        checkpoint.save(first, folder, 0)
+        killed = saved_until(step, second, folder, synced)
+        if power == "fails":  # what nobody waited for is not on the disk; an earlier save's is
+            there = {Path(line).name for line in synced.read_text().splitlines()}
+            for file in folder.with_name("saved.writing").glob("*"):
+                if file.name not in there:
+                    os.truncate(file, 0)
+        weight = checkpoint.load(folder)["parameter"]["0.weight"]
+        found.append([torch.equal(weight, state.parameters["0.weight"]) for state in (first, second)])
+        assert any(found[-1])
+        checkpoint.save(second, folder, 0)  # what was left behind is in nobody's way
+        assert torch.equal(checkpoint.load(folder)["parameter"]["0.weight"], second.parameters["0.weight"])
+        assert [path.name for path in folder.parent.iterdir()] == ["saved"]
+        if not killed:
+            break
+    assert step > 8 and found[0] == [True, False] and found[-1] == [False, True]
+    assert sorted(found, reverse=True) == found  # the older one, up to the rename; from there on the newer one
+
+
+def test_everything_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    order, sync, rename = [], os.fsync, Path.rename
+
+    def fsync(descriptor):
+        order.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    def renamed(path, target):
+        order.append(f"{path.name} becomes {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", renamed)
+    for seed in (0, 1):
+        checkpoint.save(begun(seed), tmp_path / "saved", 0)
+    written = ["state.pt", "state.blake2b", "saved.writing"]
+    named = ["saved.writing becomes saved", tmp_path.name]
+    assert order == [*written, *named, *written, "saved becomes saved.before", *named]
+
+
 def test_one_bit_that_turned_is_named(tmp_path):
-    state = State(load_task("ragged_tail"), from_dict({"updates": 1}), drop_last=False)
-    state.begin("all", 1, "progress", "float32")
-    checkpoint.save(state, tmp_path / "saved", 0)
+    checkpoint.save(begun(0), tmp_path / "saved", 0)
     file = tmp_path / "saved" / checkpoint.FILE
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
