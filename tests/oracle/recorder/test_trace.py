@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from diffs.captured import read_tensors
 from diffs.digest import available, digest_bytes, digest_tensor
 from diffs.trace import open_trace
+from diffs.verdict import NotComparable
 from oracle.recorder.canonical import canonical_json
 from oracle.recorder.trace import SCHEMA, TraceError, TraceWriter
 from reference_loop.moments import MOMENTS, Address, decisive, place_rank
@@ -212,6 +214,47 @@ def test_a_process_killed_at_any_moment_leaves_a_trace(tmp_path: Path, root: Pat
         with open_trace(folder) as trace:
             assert last <= trace.last_update <= last + 1
             assert len(trace) == 50 * (trace.last_update + 1)
+
+
+def recorded_until(byte: int, folder: Path) -> int:
+    """Record in a child that ends when a file of the trace passes a size; returns how often it committed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (byte, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        writer = TraceWriter(folder, capture=lambda address: True, budget_bytes=1 << 20)
+        for update in range(12):
+            for name in range(40):
+                value = torch.full((300,), float(update))
+                writer.put(Address(update, -1, "update", "parameter", f"w{update}.{name}"), value)
+            writer.commit()
+            os.write(writing, b".")
+        writer.close()
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, "rb") as file:
+        return len(file.read())
+
+
+def test_a_process_killed_at_any_byte_leaves_every_commit(tmp_path: Path) -> None:
+    outcomes = set()
+    for byte in range(0, 130_000, 6_001):
+        folder = tmp_path / str(byte)
+        commits = recorded_until(byte, folder)
+        outcomes.add(commits)
+        try:
+            with open_trace(folder) as trace:
+                assert trace.last_update + 1 in (commits, commits + 1)
+                assert len(trace) == 40 * (trace.last_update + 1)
+                assert not trace.complete or commits == 12
+                for address, tensor in read_tensors(folder).items():
+                    assert torch.equal(tensor, torch.full((300,), float(address.update)))
+        except NotComparable as error:
+            assert commits == 0 and str(folder) in str(error)
+    assert {0, 12} < outcomes
 
 
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
