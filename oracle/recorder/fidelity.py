@@ -6,7 +6,6 @@ tensors and plain values.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zipfile
@@ -17,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffs.checkpoints.safetensors import read_tensors
 from oracle.recorder.values import leaves
 
 IDENTICAL, ABSENT = "identical", "absent"
 _STATE = re.compile(r"(?:^|\.)state\.(\d+)\.(.+)$")
-_DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
 
 
 def compare(
@@ -125,21 +121,6 @@ def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             content = torch.load(path, map_location="cpu", weights_only=True)
             yield from ((name[1:], value) for name, value in leaves("", content) if isinstance(value, Tensor))
         else:
-            yield from _safetensors(path)
+            yield from ((name, stored.tensor()) for name, stored in read_tensors(path).items())
     except Exception:  # whatever it is, it is not ours to judge: a log, a pickle, a file that was removed again
         return
-
-
-def _safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            return
-        header = json.loads(file.read(length))
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            begin, end = entry["data_offsets"]
-            file.seek(8 + length + begin)
-            flat = torch.frombuffer(bytearray(file.read(end - begin)), dtype=_DTYPES[entry["dtype"]])
-            yield name, flat.reshape(entry["shape"])
