@@ -101,7 +101,8 @@ class Explainer:
                 now = read
                 continue
             best = self._adopt(now)
-            if all(step.causes[-1].thin for step in best) and self._rounds(now):
+            firm = [step for step in best if step.standing.key[0] != now.standing.key[0] and not step.causes[-1].thin]
+            if not firm and self._rounds(now):  # nothing sure, and nothing to be sure of
                 best = []
                 if self.floor.measure(self._with_gap(now.untouched)).covers:
                     return self._with_gap(now.untouched)

@@ -88,7 +88,6 @@ class Explanation:
     @property
     def untouched(self) -> Explanation:
         """The explanation before anything was adopted at the present decisive difference."""
-        if self.before is None or self.standing.decisive is None or self.before.standing.decisive is None:
+        if self.before is None or self.standing.decisive is None:
             return self
-        same = self.before.standing.decisive.address == self.standing.decisive.address
-        return self.before if same else self
+        return self.before if self.before.standing.key[0] == self.standing.key[0] else self
