@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from diffs.address import Address
 from diffs.captured import CapturedTensors, read_tensors
-from diffs.first import Difference, compare, differences
+from diffs.first import Difference, Rules, differences
+from diffs.tally import by_update, tally
 from diffs.tensor import compare as compare_tensors
 from diffs.trace import Trace, open_trace
 from diffs.verdict import Verdict, passes
@@ -20,10 +21,15 @@ from oracle.errors import OracleError
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
 from oracle.explain.standing import rules
-from oracle.findings import compared
 from oracle.report import phrases
+from oracle.result import Site
 
 SCHEMA = 1
+STEPPED = (("consume", "gradient"), ("consume", "learning_rate"), ("update", "parameter"))  # that a step left something
+UNSTEPPED = (("forward", "loss"), ("backward", "objective"), ("backward", "gradient"))  # what decides without a step
+GIVEN = (("consume", "learning_rate"), ("consume", "hyperparameter"))  # what an optimizer's step is given
+DRAWN = (("start", "rng"), ("forward", "rng"), ("update", "rng"))  # where the state of generators is recorded
+PARAMETER = ("update", "parameter")
 MOST_GROWTH = 12  # updates of which the report shows how far the two are apart
 
 
@@ -94,17 +100,21 @@ def _refuse_collisions(old: dict[int, str], new: dict[int, str], renames: tuple[
 def _compare(request: Request, left: Trace, right: Trace) -> Found:
     common = _common(left, right)
     micros = [{u: n for u, n in _micros(trace).items() if common is None or u in common} for trace in (left, right)]
-    by_update = micros[0] != micros[1]
+    by_updates = micros[0] != micros[1]
     ranks = sorted(left.processes.keys() & right.processes.keys())
     how = rules(left, right)
-    found = compare(left, right, how)
-    joined = Joined(by_update, frozenset(ranks), common)
-    first = next((d for d in differences(left, right, how) if d.decisive and joined(d)), None)
+    counted = tally(left, right)
+    joined = Joined(by_updates, frozenset(ranks), common)
+    unstepped = not any(trace.has(place) for trace in (left, right) for place in STEPPED)
     unseeded = _unseeded(left, right)
-    latent = [d for d in found.latent if joined(d) and d.address[3:5] not in unseeded]
+    first: Difference | None = None
+    latent: list[Difference] = []
+    if not counted.same:
+        first, latent = _first(left, right, how, joined, unstepped)
+        latent = [d for d in latent if d.address[3:5] not in unseeded]
     notes = list(_notes(left, right, joined, unseeded))
     verdict: Verdict = "match" if first is None else "diverged"
-    if first is None and (found.addresses == 0 or common == frozenset()):
+    if first is None and (counted.addresses == 0 or common == frozenset()):
         verdict = "not_comparable"
         notes.insert(0, "the two recordings have no update in common, and so nothing that was trained")
     content: dict[str, Any] = {
@@ -115,9 +125,9 @@ def _compare(request: Request, left: Trace, right: Trace) -> Found:
         "passed": passes(verdict, request.policy, None),
         "reference": str(request.reference),
         "candidate": str(request.candidate),
-        "joined": "updates" if by_update else "micro-batches",
+        "joined": "updates" if by_updates else "micro-batches",
         "ranks": ranks,
-        "compared": asdict(compared(found)),
+        "compared": {"updates": counted.updates, "addresses": counted.addresses, "unmatched": counted.unmatched},
         "first_divergence": None,
         "site": None,
         "evidence": [],
@@ -129,12 +139,57 @@ def _compare(request: Request, left: Trace, right: Trace) -> Found:
     if first is not None:
         sides = [_tensor(folder, first.address) for folder in (request.reference, request.candidate)]
         content["first_divergence"] = asdict(described(first, *sides))
-        content["site"] = asdict(find_site(left, right, first, apart=unseeded))
+        content["site"] = asdict(_site(left, right, first, unseeded))
         if sides[0] is not None and sides[1] is not None:
             ratio = constant_ratio(sides[0], sides[1])
             content["evidence"] = [clause(ratio)] if ratio is not None else []
         content["growth"] = [asdict(one) for one in _growth(request, left, right, ranks)]
     return Found(verdict=verdict, passed=content["passed"], content=content, lines=_lines(content, request.everything))
+
+
+def _first(
+    left: Trace, right: Trace, how: Rules, joined: Joined, unstepped: bool
+) -> tuple[Difference | None, list[Difference]]:
+    """The first difference that makes a verdict, and the first of each place up to its update that makes none.
+
+    unstepped: nothing of an optimizer's step is there on either side, so that losses and gradients on the way make it.
+
+    A closure computes losses inside its optimizer's step, so what the step was given comes before the difference that
+    these show: the learning rate and the optimizer's arguments.
+    """
+    first = None
+    latent: dict[tuple[str, str], Difference] = {}
+    for found in filter(joined, differences(left, right, how)):
+        place = (found.address.moment, found.address.kind)
+        if first is not None and found.address.update != first.address.update:
+            break
+        if found.decisive or (unstepped and place in UNSTEPPED):
+            first = first or found
+            if place in GIVEN and _in_closure(left, right):
+                first = found
+                break
+        else:
+            latent.setdefault(place, found)
+    return first, list(latent.values())
+
+
+def _site(left: Trace, right: Trace, first: Difference, unseeded: set[tuple[str, str]]) -> Site:
+    """Where the difference begins, and what agrees on the way in."""
+    site = find_site(left, right, first, apart=unseeded)
+    if (_drawn(left) | _drawn(right)) & {name for _, name in unseeded}:
+        site = replace(site, agreeing_inputs=tuple(kind for kind in site.agreeing_inputs if kind != "rng"))
+    if not _in_closure(left, right) or site.micro == 0:
+        return site
+    # Parameters move between the losses of one step, and no probe sees how.
+    agreeing = tuple(kind for kind in site.agreeing_inputs if kind != "parameter")
+    if first.address[2:4] in GIVEN:
+        return Site(**first.address._asdict(), agreeing_inputs=agreeing)
+    return replace(site, agreeing_inputs=agreeing)
+
+
+def _in_closure(left: Trace, right: Trace) -> bool:
+    """Whether an optimizer computed its losses itself, on both sides."""
+    return all(trace.manifest.get("closure", False) for trace in (left, right))
 
 
 def _micros(trace: Trace) -> dict[int, int]:
@@ -200,14 +255,31 @@ def _updates(trace: Trace) -> frozenset[int]:
 
 
 def _unseeded(left: Trace, right: Trace) -> set[tuple[str, str]]:
-    """Generators that begin with another state on each side: (kind, name)."""
+    """Generators that begin with another state on each side: (kind, name), under each name that they have."""
     ours, theirs = ({row.address.name: row.digest for row in t.rows_at(("start", "rng"))} for t in (left, right))
-    return {("rng", name) for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+    apart = {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+    recorded = {row.address.name for trace in (left, right) for place in DRAWN for row in trace.rows_at(place)}
+    return {("rng", name) for name in recorded if _generator(name) in apart}
+
+
+def _generator(name: str) -> str:
+    """A generator's name without the number that a second forward pass of a micro-batch gives it."""
+    return name.partition("#")[0]
+
+
+def _drawn(trace: Trace) -> set[str]:
+    """The generators whose state changed while the trace was recorded."""
+    states: dict[str, set[bytes]] = {}
+    for place in DRAWN:
+        for row in trace.rows_at(place):
+            states.setdefault(_generator(row.address.name), set()).add(row.digest)
+    return {name for name, seen in states.items() if len(seen) > 1}
 
 
 def _notes(left: Trace, right: Trace, joined: Joined, unseeded: set[tuple[str, str]]) -> Iterator[str]:
-    for _, name in sorted(unseeded):
-        yield f"the generator of {name} begins with another state on each side: seed it, if anything draws from it"
+    drawn = _drawn(left) | _drawn(right)
+    for name in sorted(drawn & {name for _, name in unseeded}):
+        yield f"the generator of {name} begins with another state on each side: seed it"
     if joined.updates is not None:
         yield f"one of them is in part: only the {len(joined.updates)} updates that both recorded are compared"
     if joined.by_update:
@@ -237,19 +309,13 @@ def _growth(request: Request, left: Trace, right: Trace, ranks: list[int]) -> It
     """How many parameters differ after each update, and by how much where they were recorded in full."""
     ours, theirs = _captured(request.reference), _captured(request.candidate)
     for rank in ranks:
-        sides = [
-            {row.address: row.digest for row in trace.processes[rank].rows_at(("update", "parameter"))}
-            for trace in (left, right)
-        ]
-        updates: dict[int, list[Address]] = {}
-        for address in sides[0].keys() & sides[1].keys():
-            updates.setdefault(address.update, []).append(address)
-        for update, addresses in sorted(updates.items()):
-            unlike = [address for address in addresses if sides[0][address] != sides[1][address]]
-            yield Growth(
-                update=update, rank=rank, differing=len(unlike), total=len(addresses),
-                relative=_distance(ours, theirs, addresses),
-            )  # fmt: skip
+        kept: dict[int, list[Address]] = {}
+        for address in ours:
+            if address[2:4] == PARAMETER and address.rank == rank:
+                kept.setdefault(address.update, []).append(address)
+        for update, total, differing in by_update(left.processes[rank], right.processes[rank], PARAMETER):
+            relative = _distance(ours, theirs, kept[update]) if len(kept.get(update, ())) == total else None
+            yield Growth(update=update, rank=rank, differing=differing, total=total, relative=relative)
 
 
 def _distance(ours: Any, theirs: Any, addresses: list[Address]) -> float | None:

@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from diffs.digest import available, digest_tensor
 from oracle.recorder.probes import Recorder
@@ -25,6 +27,7 @@ from oracle.worker import flags, versions
 from reference_loop.moments import MOMENTS, Address
 
 ALWAYS = frozenset({"start", "end"})  # moments that every recording keeps
+GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 WATCHED_BYTES = 1 << 20  # parameters that are looked at for changes from outside, each time a window opens
 
 
@@ -98,12 +101,14 @@ class Session:
         self._full = False  # the limit is reached
         self._recording = True
         self._process = os.getpid()
+        self._hook: Any = None
+        self._closure = False  # an optimizer computed its losses itself
         self._watched: dict[str, bytes] = {}  # some parameters, and what the last update left; b"": not known yet
         self._turn = 0
 
     def start(self) -> None:
         """Put the probes in place; the trace is written when the process ends."""
-        self.recorder.install()
+        self._install()
         os.register_at_fork(after_in_child=self._renew)
         atexit.register(self.stop)
 
@@ -119,14 +124,25 @@ class Session:
                 self.recorder.finish()
                 self._explain_gaps()
                 self.writer.close(self._manifest())
+        self._uninstall()
+
+    def _install(self) -> None:
+        self.recorder.install()
+        self._hook = register_optimizer_step_pre_hook(self._look_for_a_closure)
+        # What torch.compile's modules say of global hooks: ours look at one call of a module in a module only.
+        warnings.filterwarnings("ignore", message=GLOBAL_HOOKS)
+
+    def _uninstall(self) -> None:
         self.recorder.uninstall()
+        if self._hook is not None:
+            self._hook.remove()
 
     def _renew(self) -> None:
         """Begin anew in a forked child, which may train on its own; what the parent recorded stays the parent's."""
-        self.recorder.uninstall()
+        self._uninstall()
         self.notes, self.error = [], None
         self.__post_init__()
-        self.recorder.install()
+        self._install()
 
     def observe(self, **parts: Any) -> None:
         """Show what the probes cannot find: `model`, `optimizer`, `scaler`, `scheduler`, `ema`.
@@ -179,6 +195,9 @@ class Session:
         self._full = True
         self.notes.append(f"recording stopped: {error}")
         print(f"oracle: recording stopped: {error}", file=sys.stderr)
+
+    def _look_for_a_closure(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._closure = self._closure or kwargs.get("closure", args[1] if len(args) > 1 else None) is not None
 
     # Parameters that change between updates
 
@@ -237,6 +256,7 @@ class Session:
             "devices": self.recorder.devices,
             "updates": self.recorder.updates,
             "batches": self.recorder.batches,
+            "closure": self._closure,
             "notes": self.notes,
             "error": self.error,
             "ended": self.error is None,

@@ -147,6 +147,22 @@ def test_names_can_be_changed(original: Path, script: str, tmp_path: Path) -> No
         diff(replace(request, rename=("(=",)))
 
 
+def test_an_unseeded_generator_is_told_where_something_draws_from_it(tmp_path: Path) -> None:
+    source = (
+        "import random, torch\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor _ in range(2):\n    optimizer.zero_grad()\n"
+        "    (FACTOR * model(torch.ones(1, 2))).sum().backward()\n    optimizer.step()\n"
+    )
+    for name, factor in (("drawn", "random.random()"), ("fixed", "0.5")):
+        (tmp_path / f"{name}.py").write_text(source.replace("FACTOR", factor))
+        for number in "12":
+            recorded(tmp_path / name / number, str(tmp_path / f"{name}.py"))
+    drawn, fixed = (compared(tmp_path / name / "1", tmp_path / name / "2") for name in ("drawn", "fixed"))
+    assert drawn["verdict"] == "diverged" and "rng" not in drawn["site"]["agreeing_inputs"]
+    assert drawn["notes"] == ["the generator of python begins with another state on each side: seed it"]
+    assert fixed["verdict"] == "match" and fixed["notes"] == []
+
+
 def test_names_that_become_one_are_refused(original: Path) -> None:
     request = Request(reference=original / "trace", candidate=original / "trace", policy=Policy.parse("exact"))
     for rules in ((r".*weight=w",), ("weight",)):
