@@ -93,7 +93,7 @@ def _shares(
     reference_bounds, candidate_bounds = (
         (0, 0) if process is None else process.place_bounds(at_end) for process in (reference, candidate)
     )
-    with closing(_attach(reference, candidate)) as database:
+    with closing(attach(reference, candidate)) as database:
         reference_counts = dict(database.execute(_COUNT.format(side="reference"), (through, *reference_bounds)))
         candidate_counts = dict(database.execute(_COUNT.format(side="candidate"), (through, *candidate_bounds)))
         differing = groupby(database.execute(_DIFFERING, (through, *reference_bounds)), key=itemgetter(0))
@@ -124,7 +124,7 @@ def _entry(
     return (update, micro, place, ordinal, address.rank), Pair(address, first, second)
 
 
-def _attach(reference: Process | None, candidate: Process | None) -> sqlite3.Connection:
+def attach(reference: Process | None, candidate: Process | None) -> sqlite3.Connection:
     """Both databases in one connection, with a table of which names and which places in them mean the same."""
     database = sqlite3.connect(":memory:", uri=True, isolation_level=None)
     for name, process in (("reference", reference), ("candidate", candidate)):
