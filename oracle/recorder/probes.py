@@ -46,7 +46,7 @@ class Update:
     """An update of which not all is recorded yet.
 
     stepped: the optimizers that stepped in it; fresh: those of them whose results are not recorded yet.
-    others: the optimizers that may still join it; None before it is known which.
+    others: the optimizers that may join the first one.
     told: whether `on_update` was called.
     """
 
@@ -54,9 +54,18 @@ class Update:
         self.number = number
         self.stepped: list[Optimizer] = []
         self.fresh: list[Optimizer] = []
-        self.others: list[Any] | None = None
+        self.others: list[Any] = []
         self.told = False
         self._written: set[int] | None = set()  # parameters by identity; None for all
+
+    def takes(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer belongs to the update."""
+        return any(other is optimizer for other in self.waiting)
+
+    @property
+    def waiting(self) -> list[Any]:
+        """The optimizers that may join and did not yet."""
+        return [other for other in self.others if all(known.of is not other for known in self.stepped)]
 
     def unwritten(self, models: Models, waiting: list[Any] | None) -> Iterator[tuple[str, Tensor]]:
         """Yield (bare name, parameter) that were not yielded before.
@@ -120,7 +129,7 @@ class Recorder:
         self._root: nn.Module | None = None  # the outermost module call going on
         self._loss_model: nn.Module | None = None  # while a job computes its loss
         self._in_backward = self._evaluating = False
-        self._steps = Steps(self._step_begins, self._step_ends, lambda: self.updates)
+        self._steps = Steps(self._step_begins, self._step_ends, lambda: self._taken)
         self._unclosed: Update | None = None  # the update just made, until its next learning rate is known
         self._taken = 0  # steps of all optimizers
         self._clips: dict[str, float] = {}  # thresholds asked for since the last update
@@ -392,7 +401,7 @@ class Recorder:
             self._begin(parameters_of(step.optimizer))
 
     def _step_ends(self, step: Step) -> None:
-        if step.updates == self.updates or self._joins(step.optimizer):  # no other optimizer stepped inside this step
+        if step.taken == self._taken:  # no other optimizer stepped inside this step
             self._take(step.optimizer, step)
         self._complete()
 
@@ -426,23 +435,20 @@ class Recorder:
         self._taken += 1
         self._unclosed.fresh.append(optimizer)
         self._unclosed.stepped.append(optimizer)
+        if not joins:
+            self._unclosed.others = self._others(stepped)
 
     def _joins(self, stepped: Any) -> bool:
         """Whether a step belongs to the update just made: another optimizer's, for other parameters."""
-        update = self._unclosed
-        if update is None or update.others is None:
-            return False
-        return any(other is stepped for other in update.others)
+        return self._unclosed is not None and self._unclosed.takes(stepped)
 
     def _complete(self) -> None:
         """Record what the steps of an update made of the model, once no step goes on."""
         update = self._unclosed
         if update is None or not update.fresh or self._steps.inside:
             return
-        if update.others is None:
-            update.others = self._others(update.stepped)
         at = (update.number, -1, "update")
-        waiting = [other for other in update.others if all(known.of is not other for known in update.stepped)]
+        waiting = update.waiting
         self._record(*at, "parameter", update.unwritten(self._models, waiting))
         for optimizer in update.fresh:
             self._record(*at, "optimizer_state", optimizer.state())
@@ -453,10 +459,12 @@ class Recorder:
         if not waiting:
             self._tell(update)
 
-    def _others(self, stepped: list[Optimizer]) -> list[Any]:
-        """The optimizers for parameters that none of those holds, which may belong to the same update."""
-        held = {id(parameter) for known in stepped for parameter in parameters_of(known.of)}
-        found = {id(one): one for one in (*self._steps.made(), *(known.of for known in self._optimizers))}
+    def _others(self, stepped: Any) -> list[Any]:
+        """The optimizers for parameters that this one does not hold, which may step in the same update."""
+        held = {id(parameter) for parameter in parameters_of(stepped)}
+        trained = {id(parameter) for _, parameter in self._models.parameters()}
+        of_models = [one for one in self._steps.made() if not trained.isdisjoint(map(id, parameters_of(one)))]
+        found = {id(one): one for one in (*of_models, *(known.of for known in self._optimizers))}
         return [one for one in found.values() if held.isdisjoint(map(id, parameters_of(one)))]
 
     def _tell(self, update: Update) -> None:

@@ -22,11 +22,11 @@ class Step:
 
     gradients: copies of what it takes, by the identity of the parameter; None where they can be read at its end.
     rates: the learning rate of each group; None where a closure may still change it.
-    updates: how many updates there were when it began.
+    taken: how many steps there were when it began.
     """
 
-    def __init__(self, optimizer: Any, frame: FrameType, updates: int, closure: bool) -> None:
-        self.optimizer, self.updates = optimizer, updates
+    def __init__(self, optimizer: Any, frame: FrameType, taken: int, closure: bool) -> None:
+        self.optimizer, self.taken = optimizer, taken
         self._frame = frame
         self.again = False  # inside a step of the same optimizer, as when a class calls its parent's
         self.gradients: dict[int, Tensor | None] | None = None
@@ -49,13 +49,11 @@ class Step:
 class Steps:
     """Knows all optimizers of the process, and the steps that go on, the outermost first.
 
-    begins, ends: called with the step, at its very beginning and end. updates: tells how many updates there are.
+    begins, ends: called with the step, at its very beginning and end. taken: tells how many steps there were.
     """
 
-    def __init__(
-        self, begins: Callable[[Step], None], ends: Callable[[Step], None], updates: Callable[[], int]
-    ) -> None:
-        self._begins, self._ends, self._updates = begins, ends, updates
+    def __init__(self, begins: Callable[[Step], None], ends: Callable[[Step], None], taken: Callable[[], int]) -> None:
+        self._begins, self._ends, self._taken = begins, ends, taken
         self._running: list[Step] = []
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooked: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
@@ -80,7 +78,7 @@ class Steps:
     def begin(self, optimizer: Any, frame: FrameType, closure: bool) -> None:
         """A step begins. closure: whether it was given one. frame: what runs for as long as it."""
         again = self.inside and any(step.optimizer is optimizer for step in self._running)
-        step = Step(optimizer, frame, self._updates(), closure)
+        step = Step(optimizer, frame, self._taken(), closure)
         step.again = again
         self._running.append(step)
         if not again:

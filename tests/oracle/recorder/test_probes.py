@@ -775,3 +775,276 @@ def test_a_sparse_gradient_is_recorded_dense() -> None:
 
     rows, _ = record(train)
     assert rows.at(0, -1, "consume", "gradient") == [[0.0], [2.0], [0.0]]
+
+
+# Forwards that train nothing
+
+
+def test_a_forward_that_no_backward_reaches_has_no_address() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(X)  # to see that it fits
+        kept = job_loss(recorder, model, {"x": X + 5, "id": [9]})
+        for number in range(2):
+            job_loss(recorder, model, {"x": X, "id": [number]}).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            kept = job_loss(recorder, model, {"x": X + 5, "id": [9]})  # an evaluation with a graph
+        assert kept.requires_grad
+
+    rows, recorder = record(train)
+    assert (recorder.updates, recorder.batches) == (2, 2)
+    assert rows.micros() == [(0, 0), (1, 0)]
+    assert [rows.at(u, 0, "batch", "batch_ids") for u in range(2)] == [[0], [1]]
+
+
+def test_a_forward_is_what_it_was_when_it_ran() -> None:
+    def train(recorder: Recorder) -> None:
+        model, batch = linear(), X.clone()
+        loss = job_loss(recorder, model, {"x": batch, "id": [0]})
+        with torch.no_grad():
+            batch.zero_()
+            loss = loss.div_(2) if not loss.requires_grad else loss / 2
+        model(X).mean().backward()
+
+    rows, _ = record(train)
+    assert rows.at(0, 0, "batch", "input") == X.tolist()
+
+    def halve(recorder: Recorder) -> None:
+        job_loss(recorder, linear(), {"x": X, "id": [0]}).div_(2).backward()
+
+    rows, _ = record(halve)
+    assert rows.at(0, 0, "forward", "loss") == 2 * rows.at(0, 0, "backward", "objective")
+
+
+def test_losses_that_one_backward_reaches_are_a_micro_batch_each() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        sum(job_loss(recorder, model, {"x": X, "id": [number]}) for number in range(3)).backward()  # type: ignore[union-attr]
+        optimizer.step()
+
+    rows, recorder = record(train)
+    assert recorder.batches == 3
+    assert [rows.at(0, micro, "batch", "batch_ids") for micro in range(3)] == [[0], [1], [2]]
+
+
+def test_gradients_of_autograd_grad_have_their_micro_batch() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for number in range(2):
+            (gradient,) = torch.autograd.grad(job_loss(recorder, model, {"x": X, "id": [number]}), model.weight)
+            model.weight.grad = gradient
+            optimizer.step()
+
+    rows, recorder = record(train)
+    assert (recorder.updates, recorder.batches) == (2, 2)
+    assert [rows.at(u, 0, "batch", "batch_ids") for u in range(2)] == [[0], [1]]
+
+
+# What happens inside a step
+
+
+class Own(torch.optim.Optimizer):
+    """Plain SGD whose step does something to the gradients as well."""
+
+    def __init__(self, parameters: Any, after: Callable[[Tensor], None]) -> None:
+        super().__init__(parameters, {"lr": 0.5})
+        self.after = after
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+                self.after(parameter)
+
+
+def _clear(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _spoil(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.fill_(7.0)
+
+
+@pytest.mark.parametrize("after", [_clear, _spoil])
+def test_gradients_are_those_that_the_step_began_with(after: Callable[[Tensor], None]) -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        model(X).mean().backward()
+        Own(model.parameters(), after).step()
+
+    rows, _ = record(train)
+    assert rows.at(0, -1, "consume", "gradient") == [[2.0, 3.0]]
+
+
+def test_what_others_hang_on_a_step_comes_before_or_behind_it() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + update))
+        optimizer.register_step_post_hook(lambda *step: scheduler.step())
+        optimizer.register_step_post_hook(lambda *step: optimizer.zero_grad())
+        for _ in range(2):
+            model(X).mean().backward()
+            optimizer.step()
+            if not recorder.updates > 1:  # hung on later than the first step
+                optimizer.register_step_pre_hook(lambda *step: _double(model.weight))
+
+    rows, _ = record(train)
+    assert [rows.at(u, -1, "consume", "learning_rate") for u in range(2)] == [0.5, 0.25]
+    assert [rows.at(u, -1, "consume", "gradient") for u in range(2)] == [[[2.0, 3.0]], [[4.0, 6.0]]]
+
+
+def _double(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(2)
+
+
+def test_nothing_hangs_on_an_optimizer_afterwards() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def train(recorder: Recorder) -> None:
+        model(X).mean().backward()
+        optimizer.step()
+
+    record(train)
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks  # type: ignore[attr-defined]
+
+
+def test_a_class_that_calls_its_parents_step_makes_one_update() -> None:
+    class Child(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1.0)
+
+    def train(recorder: Recorder) -> None:
+        torch.optim.SGD(linear().parameters(), lr=0.5)  # from now on the parent's step has hooks too
+        model = linear()
+        optimizer = Child(model.parameters(), lr=0.5)
+        for _ in range(2):
+            model(X).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 2
+    assert rows.at(0, -1, "update", "parameter") == [[1.0, 0.5]]
+
+
+def test_parameters_are_read_when_the_outermost_step_ends() -> None:
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step(closure)
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].zero_()
+
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        model(X).mean().backward()
+        Outer(torch.optim.SGD(model.parameters(), lr=0.5)).step()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 1
+    assert rows.at(0, -1, "update", "parameter") == [[0.0, 0.0]]
+
+
+# Several optimizers in one update
+
+
+def two_weights() -> nn.Sequential:
+    return nn.Sequential(linear(), nn.Linear(1, 1, bias=False))
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_optimizers_that_step_one_after_another_make_one_update(contained: bool) -> None:
+    class Both(torch.optim.Optimizer):
+        def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+            super().__init__([group for part in parts for group in part.param_groups], {})
+            self.parts = parts
+
+        def step(self, closure: Any = None) -> None:
+            for part in self.parts:
+                part.step()
+
+    told: list[int] = []
+
+    def train(recorder: Recorder) -> None:
+        recorder.on_update = told.append
+        model = two_weights()
+        parts = [torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9) for layer in model]
+        whole = [Both(parts)] if contained else parts  # type: ignore[list-item]
+        for _ in range(2):
+            model(X).mean().backward()
+            for optimizer in whole:
+                optimizer.step()
+            model.zero_grad()
+            assert told == list(range(1, recorder.updates + 1))
+
+    rows, recorder = record(train)
+    assert (recorder.updates, recorder.batches) == (2, 2)
+    for update in range(2):
+        for place in (("consume", "gradient"), ("consume", "learning_rate"), ("update", "parameter")):
+            assert rows.names(update, -1, *place) == ["0.weight", "1.weight"]
+        assert rows.names(update, -1, "update", "rng") == GENERATORS
+    assert rows.names(0, -1, "schedule", "learning_rate") == ["0.weight", "1.weight"]
+
+
+def test_an_optimizer_of_each_parameter_may_step_inside_backward() -> None:
+    def train(recorder: Recorder) -> None:
+        model = two_weights()
+        own = {parameter: torch.optim.SGD([parameter], lr=0.5) for parameter in model.parameters()}
+
+        def take(parameter: Tensor) -> None:
+            own[parameter].step()
+            own[parameter].zero_grad()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(take)
+        for _ in range(3):
+            model(X).mean().backward()
+
+    rows, recorder = record(train)
+    assert (recorder.updates, recorder.batches) == (3, 3)
+    assert rows.micros() == [(0, 0), (1, 0), (2, 0)]
+    assert sorted(rows.names(1, -1, "consume", "gradient")) == ["0.weight", "1.weight"]
+    assert sorted(rows.names(1, -1, "update", "parameter")) == ["0.weight", "1.weight"]
+
+
+def test_the_same_optimizer_twice_makes_two_updates() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(X).mean().backward()
+        optimizer.step()
+        optimizer.step()
+
+    assert record(train)[1].updates == 2
+
+
+def test_a_model_is_read_when_copies_of_its_parameters_were_written_back() -> None:
+    def train(recorder: Recorder) -> None:
+        model = linear()
+        master = model.weight.detach().clone().requires_grad_()
+        optimizer = torch.optim.SGD([master], lr=0.5)
+        for _ in range(2):
+            model(X).mean().backward()
+            master.grad, model.weight.grad = model.weight.grad, None
+            optimizer.step()
+            with torch.no_grad():
+                model.weight.copy_(master)
+
+    rows, _ = record(train)
+    assert [rows.at(u, -1, "update", "parameter") for u in range(2)] == [[[0.0, -0.5]], [[-1.0, -2.0]]]
+    assert rows.names(0, -1, "consume", "gradient") == ["parameter[0]"]
+    assert "weight.optimized" not in rows.names(-1, -1, "start", "hyperparameter")
