@@ -86,6 +86,8 @@ def record(command: Sequence[str], options: Options, environment: Environment | 
     started = time.monotonic()
     code = _run(command, _variables(options, environment))
     traces = tuple(_traces(folder))
+    for claim in folder.rglob(".rank*"):  # of processes that were killed
+        claim.unlink(missing_ok=True)
     found = Recording(
         argv=tuple(command),
         folder=str(folder),

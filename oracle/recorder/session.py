@@ -124,6 +124,7 @@ class Session:
                 self.recorder.finish()
                 self._explain_gaps()
                 self.writer.close(self._manifest())
+                (self.writer.folder / f".rank{self.rank}").unlink(missing_ok=True)  # its trace keeps the place
         self._uninstall()
 
     def _install(self) -> None:
@@ -273,9 +274,7 @@ def record(folder: str | os.PathLike[str], **options: Any) -> Iterator[Session]:
     Raises:
         TraceError: the folder cannot be written, or holds a recording.
     """
-    if os.path.isdir(folder) and os.listdir(folder):
-        raise TraceError(f"{folder} is not empty: record into a new folder")
-    session = Session(Options(folder=str(folder), **options))
+    session = _begun(folder, options)
     session.start()
     try:
         yield session
@@ -284,6 +283,40 @@ def record(folder: str | os.PathLike[str], **options: Any) -> Iterator[Session]:
         raise
     finally:
         session.stop()
+
+
+class Inside:
+    """A recording that another project's callback begins and ends.
+
+    folder, options: as `record` takes them.
+
+    Raises:
+        TraceError: the folder holds something.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._session = _begun(folder, options)
+
+    def begin(self, **parts: Any) -> None:
+        """Training begins. parts: as `Session.observe` takes them."""
+        self._session.error = "the trainer did not say that it ended"
+        self._session.start()
+        self._session.observe(**parts)
+
+    def metric(self, moment: str, name: str, value: Any) -> None:
+        """A number that the trainer reports: `log` or `evaluate`."""
+        self._session.recorder.metric(moment, name, value)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Training ended; error: by this one."""
+        self._session.error = None if error is None else f"{type(error).__name__}: {error}"
+        self._session.stop()
+
+
+def _begun(folder: str | os.PathLike[str], options: dict[str, Any]) -> Session:
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise TraceError(f"{folder} is not empty: record into a new folder")
+    return Session(Options(folder=str(folder), **options))
 
 
 def watch_the_end(session: Session) -> None:
@@ -320,6 +353,8 @@ def _claimed(folder: Path, rank: int) -> Path:
         place = folder if number == 1 else folder / f"process{number}"
         try:
             place.mkdir(parents=True, exist_ok=True)
+            if (place / f"trace{f'.{rank}' if rank else ''}.db").exists():
+                raise FileExistsError
             os.close(os.open(place / f".rank{rank}", os.O_CREAT | os.O_EXCL))
             return place
         except FileExistsError:
