@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from diffs.digest import available, digest_tensor
 from oracle.errors import TrainerError
 from oracle.recorder import fidelity
 from oracle.recorder.forwards import Forward, Forwards
@@ -132,6 +133,8 @@ class Recorder:
         self._steps = Steps(self._step_begins, self._step_ends, lambda: self._taken)
         self._unclosed: Update | None = None  # the update just made, until its next learning rate is known
         self._taken = 0  # steps of all optimizers
+        self._digest = available()[0]
+        self._aside: dict[str, bytes] = {}  # parameters, when an optimizer was seen with tensors that no model holds
         self._clips: dict[str, float] = {}  # thresholds asked for since the last update
         self._written_clips: dict[str, Any] = {}
         self._scaler: Any = None  # the one that is stepping an optimizer, or was attached
@@ -276,9 +279,11 @@ class Recorder:
             self.on_micro()
         self.on_update = None  # the trainer ended by itself
         self._close_update()
-        if self._optimizers and not any(known.nameless for known in self._optimizers):
+        if self._optimizers:
             optimized = {name for optimizer in self._optimizers for name in optimizer.seen}
-            left_out = [name for name in self._trainable or [] if name not in optimized]
+            now = self._digests() if self._aside else {}
+            moved = {name for name, digest in now.items() if digest != self._aside[name]}  # a copy of it is optimized
+            left_out = [name for name in self._trainable or [] if name not in optimized | moved]
             self._record(*START, "hyperparameter", ((f"{name}.optimized", False) for name in left_out))
         at = (self.updates - 1, -1, "end")
         seen = [("batches", self.batches)] if self.batches else []  # a loss of torch.func is not seen
@@ -437,6 +442,8 @@ class Recorder:
         self._unclosed.stepped.append(optimizer)
         if not joins:
             self._unclosed.others = self._others(stepped)
+        if optimizer.nameless and not self._aside:
+            self._aside = self._digests()
 
     def _joins(self, stepped: Any) -> bool:
         """Whether a step belongs to the update just made: another optimizer's, for other parameters."""
@@ -562,6 +569,9 @@ class Recorder:
         """Record what the scaler became after an update, once."""
         self._record(update, -1, "update", "scaler", scaler_state(self._rescaling))
         self._rescaling = None
+
+    def _digests(self) -> dict[str, bytes]:
+        return {name: digest_tensor(readable(parameter), self._digest) for name, parameter in self._models.parameters()}
 
     def _mode(self) -> Iterator[tuple[str, str]]:
         if (mode := self._models.mode()) is not None:

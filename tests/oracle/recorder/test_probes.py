@@ -1048,3 +1048,15 @@ def test_a_model_is_read_when_copies_of_its_parameters_were_written_back() -> No
     assert [rows.at(u, -1, "update", "parameter") for u in range(2)] == [[[0.0, -0.5]], [[-1.0, -2.0]]]
     assert rows.names(0, -1, "consume", "gradient") == ["parameter[0]"]
     assert "weight.optimized" not in rows.names(-1, -1, "start", "hyperparameter")
+
+
+def test_a_parameter_that_an_optimizer_lost_is_not_optimized() -> None:
+    def train(recorder: Recorder) -> None:
+        model = two_weights()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model[1] = nn.Linear(1, 1, bias=False)
+        model(X).mean().backward()
+        optimizer.step()
+
+    rows, _ = record(train)
+    assert "1.weight.optimized" in rows.names(-1, -1, "start", "hyperparameter")
