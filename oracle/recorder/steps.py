@@ -60,7 +60,6 @@ class Steps:
 
     def install(self, patches: Patches) -> None:
         """Put the hooks in place."""
-        self._made.update(one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
         patches.method(torch.optim.Optimizer, "__init__", self._make)
         patches.also(register_optimizer_step_pre_hook(self._approach).remove)
         patches.also(self._release)
@@ -99,7 +98,8 @@ class Steps:
         """A step is about to run: be the last of its own hooks before it, and the first behind it."""
         if torch.compiler.is_compiling():
             return
-        self._made.add(optimizer)
+        if optimizer not in self._made:  # made before anybody looked, and perhaps not alone
+            self._made.update(one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
         if optimizer not in self._hooked:
             before = optimizer.register_step_pre_hook(self._before)
             self._hooked[optimizer] = (before, optimizer.register_step_post_hook(self._after))

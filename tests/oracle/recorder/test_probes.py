@@ -1060,3 +1060,18 @@ def test_a_parameter_that_an_optimizer_lost_is_not_optimized() -> None:
 
     rows, _ = record(train)
     assert "1.weight.optimized" in rows.names(-1, -1, "start", "hyperparameter")
+
+
+def test_optimizers_that_were_made_before_make_one_update_too() -> None:
+    model = two_weights()
+    parts = [torch.optim.SGD(layer.parameters(), lr=0.5) for layer in model]
+
+    def train(recorder: Recorder) -> None:
+        for _ in range(2):
+            model(X).mean().backward()
+            for optimizer in parts:
+                optimizer.step()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 2
+    assert rows.names(0, -1, "update", "parameter") == ["0.weight", "1.weight"]
