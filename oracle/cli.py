@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from oracle import __version__
-from oracle.errors import USAGE_ERRORS, near_miss
+from oracle.errors import USAGE_ERRORS, OracleError, near_miss
 from oracle.tasks import fixtures, list_tasks
 
 USAGE, UNDECIDED, CTRL_C, TERMINATED = 2, 3, 130, 143
@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, USAGE_ERRORS):
             return _say(f"error: {error}", USAGE)
         if isinstance(error, OSError):
-            place = f" {error.filename}" if error.filename else ""
+            asked = f"use {error.filename}" if error.filename else "read or write"  # the output has no name
             reason = error.strerror or error
-            return _say(f"error: cannot use{place}: {reason}: choose another place, or free space", USAGE)
+            return _say(f"error: cannot {asked}: {reason}: choose another place, or free space", USAGE)
         return _say(
             f"error: {type(error).__name__}: {error}\nThis is a fault of the oracle; --debug shows where.", UNDECIDED
         )
@@ -458,11 +458,14 @@ def upgrade(
     from diffs.verdict import Policy, PolicyError
     from oracle import upgrade as runner
     from oracle.progress import shown
+    from oracle.report.upgrades import upgrade_lines
 
     try:
         passing = Policy.parse(policy)
     except PolicyError as error:
         raise click.UsageError(str(error)) from None
+    if passing.name == "ulp":
+        raise click.UsageError(f"--policy {policy}: versions are told apart by what they decide: noise or exact")
     if file is not None:
         _check_writable(file)
     versions = [tuple(part.strip() for part in one.split(",")) for one in (reference, *candidates)]
@@ -488,7 +491,7 @@ def upgrade(
         )  # fmt: skip
         with shown() as progress:
             found = runner.upgrade(request, versions, bisect=bisect, progress=progress)
-        content, printed = found.to_dict(), list(runner.lines(found))
+        content, printed = found.to_dict(), list(upgrade_lines(found))
     if file is not None:
         _write_json(file, content)
     if file != "-":
@@ -529,6 +532,7 @@ def record(
     from oracle import environment, recording
     from oracle.progress import shown
     from oracle.recorder.session import Options
+    from oracle.report.recordings import record_lines
 
     if file is not None:
         _check_writable(file)
@@ -553,7 +557,7 @@ def record(
         return _say(str(error), UNDECIDED)
     if file is not None:
         _write_json(file, found.to_dict())
-    for line in recording.lines(found):
+    for line in record_lines(found):
         click.echo(line, err=True)
     return UNDECIDED if found.exit_code else 0
 
@@ -565,6 +569,7 @@ def record(
 @click.option("--trust", is_flag=True, help="Unpickle files that name what is not known; this runs their code.")
 @click.option("--all", "everything", is_flag=True, help="Show every difference.")
 @click.option("--rename", multiple=True, metavar="RULE", help="In recordings, names after pattern=replacement.")
+@click.option("--rerun", "again", is_flag=True, help="Run both recorded commands again, for the elements that differ.")
 @as_json
 def diff(
     reference: Path,
@@ -573,6 +578,7 @@ def diff(
     trust: bool,
     everything: bool,
     rename: tuple[str, ...],
+    again: bool,
     file: str | None,
 ) -> int:
     """Compare two checkpoints of any format, two recordings or two profiles.
@@ -599,6 +605,7 @@ def diff(
         trust=trust,
         everything=everything,
         rename=rename,
+        again=again,
         rerun=rerun,
     )
     try:
@@ -752,6 +759,8 @@ def golden_record(
         return _nothing_recorded(failed.result)
     click.echo(f"{output}: {made.seen.verdict} against the reference loop; commit it, and check it with")
     click.echo(f"  oracle golden check {shlex.quote(output)}")
+    if not output.endswith(command.SUFFIX):
+        click.echo(f"Without a name, oracle golden check finds *{command.SUFFIX} alone: this one is to be named.")
     return 0
 
 
@@ -770,8 +779,8 @@ def golden_check(
 
     Without a FILE: every *.golden.json in this folder and below.
 
-    Exit code 0: match, or rounding where the policy passes it. 1: diverged, or rounding. 3: stale, or nothing was
-    decided.
+    Exit code 0: match, or rounding where the policy passes it. 1: diverged, or rounding. 2: a FILE is no golden. 3:
+    stale, or nothing was decided. Of several: 1 before 3 before 2.
     """
     from diffs.verdict import Policy, PolicyError
     from oracle.progress import shown
@@ -800,6 +809,9 @@ def golden_check(
                 result = command.check(place, options, progress)
         except StaleGolden as stale:
             codes.add(_say(f"not comparable: {stale}", UNDECIDED))
+            continue
+        except OracleError as error:
+            codes.add(_say(f"error: {error}", USAGE))
             continue
         if "-" not in wanted.values():
             click.echo("\n" * bool(number) + text.render(result), nl=False)

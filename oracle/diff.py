@@ -20,7 +20,8 @@ class Request:
 
     reference, candidate: files or folders. policy: which verdicts pass. trust: whether pickles may run their code.
     everything: whether the report is to be left unshortened. rename: rules for names in recordings, each
-    "pattern=replacement". rerun: the command that was given.
+    "pattern=replacement". again: whether recorded commands are run again, for the elements at the first difference.
+    rerun: the command that was given.
     """
 
     reference: Path
@@ -29,6 +30,7 @@ class Request:
     trust: bool = False
     everything: bool = False
     rename: tuple[str, ...] = ()
+    again: bool = False
     rerun: str = ""
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ class Recording:
     """A recorded command.
 
     exit_code: the command's; negative for the signal that ended it. seconds: wall clock.
+    directory: where it ran. python, layer: the environment that it was given; None for our own.
     """
 
     argv: tuple[str, ...]
@@ -65,26 +66,39 @@ class Recording:
     exit_code: int
     seconds: float
     traces: tuple[Recorded, ...]
+    directory: str = ""
+    python: str | None = None
+    layer: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"schema": 1, "command": "record", **asdict(self)}
 
 
-def record(command: Sequence[str], options: Options, environment: Environment | None = None) -> Recording:
+def record(
+    command: Sequence[str],
+    options: Options,
+    environment: Environment | None = None,
+    *,
+    directory: str | None = None,
+    aside: bool = False,
+) -> Recording:
     """Run a command to its end and return what was recorded of it.
 
     environment: where `python` and other programs of the command are looked for first; None for our own.
+    directory: where it runs; None for here. aside: whether what it prints goes to the standard error alone.
 
     Raises:
         OutputError: the folder is not empty, or cannot be made.
         OracleError: the command cannot be started.
         NothingRecorded: no process of it trained.
     """
+    if not options.folder:
+        raise OutputError("-o '': it has no name: name a new folder")
     folder = Path(options.folder)
     _prepare(folder)
     started = time.monotonic()
-    code = _run(command, _variables(options, environment))
+    code = _run(command, _variables(options, environment), directory, aside)
     traces = tuple(_traces(folder))
     for claim in folder.rglob(".rank*"):  # of processes that were killed
         claim.unlink(missing_ok=True)
@@ -94,6 +108,9 @@ def record(command: Sequence[str], options: Options, environment: Environment | 
         exit_code=code,
         seconds=round(time.monotonic() - started, 3),
         traces=traces,
+        directory=str(Path(directory or Path.cwd()).resolve()),
+        python=environment.python if environment else None,
+        layer=str(environment.layer) if environment and environment.layer else None,
     )
     if not traces:
         how = f"it ended with exit code {code}" if code else "it ended well"
@@ -104,17 +121,6 @@ def record(command: Sequence[str], options: Options, environment: Environment | 
         )
     (folder / SUMMARY).write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
     return found
-
-
-def lines(found: Recording) -> Iterator[str]:
-    """What was recorded, in a few lines."""
-    how = f", which ended with exit code {found.exit_code}" if found.exit_code else ""
-    yield f"oracle: recorded {shlex.join(found.argv)}{how}"
-    for trace in found.traces:
-        whole = "" if trace.complete else ", up to where it ended"
-        counted = f"{trace.updates} updates, {trace.addresses:,} addresses"
-        yield f"oracle: {trace.folder}, rank {trace.rank}: {counted}{whole}"
-        yield from (f"oracle: note: {note}" for note in trace.notes)
 
 
 def updates(text: str | None) -> tuple[int | None, int | None]:
@@ -190,12 +196,14 @@ def _variables(options: Options, environment: Environment | None) -> dict[str, s
     return found
 
 
-def _run(command: Sequence[str], variables: dict[str, str]) -> int:
+def _run(command: Sequence[str], variables: dict[str, str], directory: str | None, aside: bool) -> int:
     """Run the command; returns its exit code. Signals are passed on, and nothing is left behind."""
     program = shutil.which(command[0], path=variables.get("PATH"))
     if program is None:
         raise OracleError(f"{command[0]}: no such program: give a command as you would type it, after --")
-    process = subprocess.Popen([program, *command[1:]], env=variables, start_new_session=True)
+    process = subprocess.Popen(
+        [program, *command[1:]], env=variables, start_new_session=True, cwd=directory, stdout=2 if aside else None
+    )
     guard.watch(process.pid)
     before = {
         number: signal.signal(number, lambda number, frame: os.killpg(process.pid, number))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from diffs.address import Address
@@ -21,7 +22,7 @@ from oracle.errors import OracleError
 from oracle.explain.evidence import clause, constant_ratio, described
 from oracle.explain.site import find_site
 from oracle.explain.standing import rules
-from oracle.report import phrases
+from oracle.report import recordings
 from oracle.result import Site
 
 SCHEMA = 1
@@ -30,7 +31,6 @@ UNSTEPPED = (("forward", "loss"), ("backward", "objective"), ("backward", "gradi
 GIVEN = (("consume", "learning_rate"), ("consume", "hyperparameter"))  # what an optimizer's step is given
 DRAWN = (("start", "rng"), ("forward", "rng"), ("update", "rng"))  # where the state of generators is recorded
 PARAMETER = ("update", "parameter")
-MOST_GROWTH = 12  # updates of which the report shows how far the two are apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +137,20 @@ def _compare(request: Request, left: Trace, right: Trace) -> Found:
         "rerun": request.rerun,
     }
     if first is not None:
-        sides = [_tensor(folder, first.address) for folder in (request.reference, request.candidate)]
+        with _in_full(request, first) as folders:
+            sides = [_tensor(folder, first.address) for folder in folders]
         content["first_divergence"] = asdict(described(first, *sides))
         content["site"] = asdict(_site(left, right, first, unseeded))
         if sides[0] is not None and sides[1] is not None:
             ratio = constant_ratio(sides[0], sides[1])
             content["evidence"] = [clause(ratio)] if ratio is not None else []
         content["growth"] = [asdict(one) for one in _growth(request, left, right, ranks)]
-    return Found(verdict=verdict, passed=content["passed"], content=content, lines=_lines(content, request.everything))
+    return Found(
+        verdict=verdict,
+        passed=content["passed"],
+        content=content,
+        lines=recordings.diff_lines(content, request.everything),
+    )
 
 
 def _first(
@@ -297,6 +303,21 @@ def _listed(ranks: Any) -> str:
     return ", ".join(map(str, sorted(ranks)))
 
 
+@contextmanager
+def _in_full(request: Request, first: Difference) -> Iterator[tuple[Path, Path]]:
+    """Two folders with the tensors at a place: those of the recordings, or of both commands run again."""
+    if not request.again:
+        yield request.reference, request.candidate
+        return
+    from oracle.rerun import rerun
+
+    at = first.address
+    with tempfile.TemporaryDirectory(prefix="oracle-") as name:
+        sides = ((request.reference, "reference"), (request.candidate, "candidate"))
+        left, right = (rerun(folder, Path(name) / side, at.update, {at.kind}) for folder, side in sides)
+        yield left, right
+
+
 def _tensor(folder: Path, address: Address) -> Any:
     return _captured(folder).get(address)
 
@@ -328,40 +349,3 @@ def _distance(ours: Any, theirs: Any, addresses: list[Address]) -> float | None:
         size = float(ours[address].double().norm())
         apart, norm = apart + (found.relative_l2 * size) ** 2, norm + size**2
     return (apart / norm) ** 0.5 if norm else None
-
-
-def _lines(content: dict[str, Any], everything: bool) -> Iterator[str]:
-    first, compared_ = content["first_divergence"], content["compared"]
-    counted = f"{compared_['addresses']:,} addresses over {compared_['updates']} updates"
-    if content["verdict"] == "not_comparable":
-        yield f"NOT COMPARABLE: {content['notes'][0]}"
-        return
-    if first is None:
-        yield f"MATCH: {counted} are bit-identical"
-    else:
-        yield f"DIVERGED at {phrases.place(SimpleNamespace(**first))}"
-        if first["missing"] is not None:
-            yield f"  the {first['missing']} lacks it"
-        elif first["reference"] is not None:
-            yield f"  reference  {phrases.value(first['reference'], first['dtype'])}"
-            yield f"  candidate  {phrases.value(first['candidate'], first['dtype'])}"
-        if first["differing"] is not None:
-            yield f"  differs    {first['differing']} of {first['total']} elements, worst {first['ulp']} ULP"
-        site = content["site"]
-        agree = ", ".join(phrases.inputs(site["agreeing_inputs"]))
-        yield f"  site       {phrases.place(SimpleNamespace(**site))}" + (
-            f": {agree} agree, bit for bit" if agree else ""
-        )
-        yield from (f"  because    {told}" for told in content["evidence"])
-        yield f"  compared   {counted}"
-        growth = content["growth"]
-        shown = growth if everything else growth[:MOST_GROWTH]
-        for one in shown:
-            apart = f", {one['relative']:.3g} of their norm apart" if one["relative"] is not None else ""
-            rank = f"rank {one['rank']}, " if len(content["ranks"]) > 1 else ""
-            yield f"  after {rank}update {one['update']}: {one['differing']} of {one['total']} parameters differ{apart}"
-        if len(growth) > len(shown):
-            yield f"  and {len(growth) - len(shown)} more; --all shows them"
-    for place in content["latent"][:4]:
-        yield f"Latent: {phrases.place(SimpleNamespace(**place))} differs too, which by itself makes no verdict."
-    yield from (f"Note: {note}" for note in content["notes"])

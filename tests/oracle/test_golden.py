@@ -420,6 +420,16 @@ def test_a_stale_golden_has_exit_code_3(here, capsys, monkeypatch):
     assert "not comparable: loop.golden.json is stale" in capsys.readouterr().err
 
 
+def test_a_damaged_golden_does_not_hide_the_others(here, capsys, monkeypatch):
+    monkeypatch.chdir(here)
+    for name in ("a", "z"):
+        (here / f"{name}.golden.json").write_text("no JSON")
+    code = main(["golden", "check"])
+    told = capsys.readouterr()
+    assert "a.golden.json is no golden" in told.err and "z.golden.json is no golden" in told.err
+    assert code == 2 and "MATCH" in told.out
+
+
 def test_what_cannot_be_asked_is_usage(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["golden", "check"]) == 2

@@ -136,6 +136,23 @@ model = Outer(model)
 data = """
 
 
+@pytest.mark.slow
+def test_a_rerun_of_both_commands_gives_the_elements(script: str, tmp_path: Path) -> None:
+    changed = edited(script, tmp_path / "c.py", "optimizer.zero_grad()", "_epoch or optimizer.zero_grad()")
+    for name, source in (("one", script), ("two", changed)):
+        recorded(tmp_path / name, source, str(tmp_path / "s.pt"))
+    request = Request(reference=tmp_path / "one", candidate=tmp_path / "two", policy=Policy.parse("exact"))
+    assert diff(request).content["first_divergence"]["differing"] is None
+    found = diff(replace(request, again=True)).content["first_divergence"]
+    assert (found["update"], found["kind"], found["total"]) == (4, "gradient", 32) and found["differing"] == 32
+    edited(changed, Path(changed), "manual_seed(0)", "manual_seed(1)")
+    with pytest.raises(OracleError, match="trains otherwise now"):
+        diff(replace(request, again=True))
+    (tmp_path / "two" / "recording.json").unlink()
+    with pytest.raises(OracleError, match="only what oracle record made"):
+        diff(replace(request, again=True))
+
+
 def test_names_can_be_changed(original: Path, script: str, tmp_path: Path) -> None:
     nested = edited(script, tmp_path / "n.py", "data = ", OUTER)
     assert recorded(tmp_path / "two", nested, str(tmp_path / "s.pt")).exit_code == 0
@@ -342,6 +359,8 @@ def test_an_interrupt_reaches_the_script(script: str, tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no name"):
+        recording.record(["true"], Options(folder=""))
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         recording.record(["true"], Options(folder=str(tmp_path / "file" / "under")))

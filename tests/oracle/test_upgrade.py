@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from oracle.bisection import changes
+from oracle.cli import main
+from oracle.report.upgrades import upgrade_lines
 from oracle.result import At, Cause, Compared, Result, Site, Unexplained
-from oracle.upgrade import Side, Step, Upgrade, _changes, lines, worst
+from oracle.upgrade import Side, Step, Upgrade, _changes, worst
 
 RESULT = Result(
     command="check", verdict="match", policy="noise", passed=True, reference={}, candidate={},
@@ -53,7 +55,7 @@ def test_the_report_names_what_changes() -> None:
     old, new = side("p==1"), side("p==2", cause("x", "one"))
     step = Step(reference="p==1", candidate="p==2", verdict="diverged", changes=tuple(_changes(old, new)))
     found = Upgrade(sides=(old, new), steps=(step,), policy="noise", passed=False, between=("p==1.5",))
-    text = list(lines(found))
+    text = list(upgrade_lines(found))
     assert text[:2] == ["p==1 -> p==2: training changes", "  x: textbook -> one, semantic"]
     assert "not run, because nothing changes around them: p==1.5" in text
     assert (
@@ -94,6 +96,12 @@ def test_a_long_row_is_not_looked_at_whole() -> None:
     row = "a" * 37 + "b" * 27
     assert changes(len(row), lambda position: (looked.append(position), row[position])[1]) == [37]
     assert len(looked) <= 16
+
+
+def test_a_policy_that_has_no_meaning_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["upgrade", "regression", "--trainer", "transformers", "--reference", "a==1", "--candidate", "a==2"]
+    assert main([*command, "--policy", "ulp:3"]) == 2
+    assert "noise or exact" in capsys.readouterr().err
 
 
 @pytest.mark.trainers
