@@ -101,7 +101,9 @@ class Running:
         finally:
             self.kill()
         if code == UNWRITABLE:
-            raise OutputError(f"{self._last_words()} ({_free(self.folder)} free in {self.folder})")
+            said = self._last_words() or "a run could not write what it came to"
+            left = f"{_free(self.folder)} free in {self.folder}"
+            raise OutputError(f"{said} ({left}): free space, or choose another folder")
         return self._judge(code)
 
     def kill(self) -> None:

@@ -11,6 +11,7 @@ import time
 
 STARTED = time.time()  # before anything slow is imported
 
+import contextlib  # noqa: E402
 import faulthandler  # noqa: E402
 import importlib.machinery  # noqa: E402
 import json  # noqa: E402
@@ -50,9 +51,15 @@ def main(arguments: list[str]) -> int:
         write_atomically(Path(spec["folder"]) / "outcome.json", outcome)
     except OSError as error:
         said = outcome["error"]["message"] if outcome["error"] else f"cannot write {error.filename}: {error.strerror}"
-        print(said, file=sys.stderr)
+        say(said)
         return UNWRITABLE
     return code
+
+
+def say(text: str) -> None:
+    """Print to the standard error, which may be a file on a full disk."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def isolate(root: str) -> None:
@@ -151,7 +158,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     status, code = ("completed", 0) if error is None else ("usage", 2) if isinstance(error, ours) else ("raised", 1)
     said = None if error is None else described(error)
     if said is not None and status == "raised":
-        print(said["traceback"], file=sys.stderr)
+        say(said["traceback"])
     return {"status": status, "error": said, **facts}, code
 
 

@@ -37,12 +37,15 @@ def load(path: Path, region: Span | None = None) -> tuple[Any, set[str]]:
         Unsafe: it calls functions. Damaged: the file is not whole, with the record or tensor where it breaks.
     """
     span = region or Span(str(path), 0, size_of(path))
-    with open(path, "rb") as file:
-        file.seek(span.start)
-        if file.read(4) == _SIGNATURE:
-            return _Archive(file, span).load()
-        file.seek(span.start)
-        return _load_stream(file, span)
+    try:
+        with open(path, "rb") as file:
+            file.seek(span.start)
+            if file.read(4) == _SIGNATURE:
+                return _Archive(file, span).load()
+            file.seek(span.start)
+            return _load_stream(file, span)
+    except Damaged as error:
+        raise (error if str(path) in str(error) else Damaged(f"{path}: {error}")) from None
 
 
 def broken_record(path: Path) -> str | None:

@@ -30,7 +30,14 @@ task = Task(name="toy", model=lambda: torch.nn.Linear(2, 1), train_data=data, lo
 """
 
 TRAINERS = """
-import os, signal, subprocess, sys, time
+import os, resource, signal, subprocess, sys, time
+
+class Fills:
+    def train(self, job):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+        raise OSError("no space")
 
 class Dies:
     def train(self, job):
@@ -159,3 +166,8 @@ def test_nothing_outlives_its_parent(spec, root, ended_by):
 def test_a_folder_that_cannot_be_made_is_one_message(spec):
     with pytest.raises(OutputError, match="cannot write /dev/null/run: Not a directory: choose another folder"):
         processes.start(spec("Exits") | {"folder": "/dev/null/run"})
+
+
+def test_a_run_on_a_full_disk_says_so_though_it_cannot_write_it(spec):
+    with pytest.raises(OutputError, match=r"could not write what it came to \(.* free in .*\): free space, or choose"):
+        processes.start(spec("Fills")).wait(60)

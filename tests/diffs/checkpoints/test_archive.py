@@ -99,7 +99,7 @@ def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "x.pt")
     bomb = rezipped(tmp_path / "x.pt", tmp_path / "bomb.pt", zipfile.ZIP_DEFLATED, data_0=bytes(100 << 20))
     assert bomb.stat().st_size < 1 << 20
-    with pytest.raises(Damaged, match="compressed"):
+    with pytest.raises(Damaged, match=r"bomb\.pt: the record .* is compressed"):
         archive.load(bomb)
 
 
