@@ -2,17 +2,23 @@
 
 The candidates of a round are taken one after another, in an order that changes from round to round, in one process that
 has torch imported. "Plain memcmp" maps both files in windows of 4 MB, as the comparison does, and knows no tensors.
+Tools that people use are taken on equal files. On 2 cores and nothing else running, all of it takes about 4 minutes.
 
-    python -m benchmarks.checkpoints [--size GB] [--rounds N]
+    python -m benchmarks.checkpoints [--size GB] [--rounds N] [--folder DIR]
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import gc
+import json
+import math
 import mmap
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +34,10 @@ MOST_MEMORY = 150.0  # MB
 CHANGED = 0.05  # of the elements
 SLOWEST_CHANGED = 1.0  # GB/s
 ZIPPED = 1.5  # of safetensors' time
+LARGE = 8  # times the size of the others, at which memory is to be what it is at theirs
+FLAT = 10.0  # MB by which it may differ
+FLAT_ROUNDS = 3
+ROOM = 8.5  # times the size of a checkpoint: what is written
 
 Seconds = Callable[[Path, Path], None]
 
@@ -69,6 +79,24 @@ def write(folder: Path, gigabytes: float) -> None:
         places = torch.randint(tensor.numel(), (int(tensor.numel() * CHANGED),))
         tensor.view(-1)[places] *= 1.0001
     save("5 percent")
+
+
+def write_sparse(path: Path, gigabytes: float) -> None:
+    """Write a safetensors file of zeros that take no room on the disk, but for one bit of every hundredth tensor."""
+    rows = 5_000
+    names = [f"layers.{number}.weight" for number in range(max(1, round(gigabytes * 1e9 / (4 * rows * WIDTH))))]
+    nbytes = 4 * rows * WIDTH
+    header = json.dumps({
+        name: {"dtype": "F32", "shape": [rows, WIDTH], "data_offsets": [place * nbytes, (place + 1) * nbytes]}
+        for place, name in enumerate(names)
+    }).encode()  # fmt: skip
+    begin = 8 + math.ceil(len(header) / 8) * 8
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", begin - 8) + header.ljust(begin - 8))
+        file.truncate(begin + nbytes * len(names))
+        for place in range(0, len(names), 100) if path.stem == "other" else ():
+            file.seek(begin + nbytes * place + nbytes // 2)
+            file.write(b"\1")
 
 
 def ours(left: Path, right: Path) -> None:
@@ -155,42 +183,72 @@ def _kilobytes(field: str) -> int:
 
 
 def drop_cache(*paths: Path) -> None:
-    """Make the next read of some files come from the disk."""
+    """Make the next read of some files come from the disk.
+
+    Raises:
+        SystemExit: they stay in memory, as on a file system that has no disk.
+    """
     for path in paths:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                    continue
+                raise
+            raise SystemExit(f"{path.parent} stays in memory: choose a --folder on a disk")
 
 
-def measure(gigabytes: float = 1.0, rounds: int = ROUNDS) -> list[Figure]:
-    """The figures of all cases."""
+def measure(gigabytes: float = 1.0, rounds: int = ROUNDS, place: str | None = None) -> list[Figure]:
+    """The figures of all cases; how long it takes goes to the standard error.
+
+    place: a folder on a disk; None is the system's for temporary files.
+
+    Raises:
+        SystemExit: it has too little room, or no disk.
+    """
     import torch
 
     torch.set_num_threads(1)
+    started = time.monotonic()
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=place) as name:
         folder = Path(name)
+        if shutil.disk_usage(folder).free < ROOM * gigabytes * 1e9:
+            raise SystemExit(f"{folder.parent} has no room for {ROOM * gigabytes:g} GB: choose another --folder")
+        _tell(f"load average {os.getloadavg()[0]:.1f}; the clock's figures need a machine that does nothing else")
         subprocess.run([sys.executable, "-m", "benchmarks.checkpoints", "--write", name, str(gigabytes)], check=True)
         for case in ("equal", "one bit", "5 percent"):
             figures += _said(_warm(folder, case, "safetensors", rounds))
         for case in ("equal", "one bit"):
             figures += _said(_warm(folder, case, "pt", rounds))
         figures += _said(_cold(folder, rounds))
+        figures += _said(_flat(folder, gigabytes))
+    _tell(f"took {time.monotonic() - started:.0f} s")
     return figures
+
+
+def _tell(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def _said(figures: list[Figure]) -> list[Figure]:
     """The figures, each told at once: all of them take minutes."""
     for figure in figures:
-        print("  ".join(figure.row()), file=sys.stderr, flush=True)
+        _tell("  ".join(figure.row()))
     return figures
 
 
 def _warm(folder: Path, case: str, suffix: str, rounds: int) -> list[Figure]:
     left, right = (folder / name / f"checkpoint.{suffix}" for name in ("reference", case))
     gigabytes = left.stat().st_size / 1e9
-    others = {"safetensors": "safetensors and torch.equal", "pt": "torch.load and torch.equal"}
-    names = ["ours", "plain memcmp", *(["cmp", "sha256sum", others[suffix]] if case != "5 percent" else [])]
+    others = {
+        "safetensors": ["cmp", "sha256sum", "safetensors and torch.equal"],
+        "pt": ["cmp", "torch.load and torch.equal"],
+    }
+    names = ["ours", "plain memcmp", *(others[suffix] if case == "equal" else [])]
     runs: dict[str, list[float]] = {name: [] for name in names}
     for name in names[:2]:
         CANDIDATES[name](left, right)  # imports what it needs, and warms the cache
@@ -209,9 +267,9 @@ def _warm(folder: Path, case: str, suffix: str, rounds: int) -> list[Figure]:
     what = f"compare {gigabytes:.2f} GB of {suffix}, {case}"
     found = [Figure(name=f"{what}: memory", unit="MB beyond torch", runs=tuple(memory), limit=MOST_MEMORY)]
     if case == "5 percent":
-        # Of the processor, because another load makes the clock's seconds say nothing by themselves.
-        pace = tuple(seconds / gigabytes for seconds in busy)
-        found.append(Figure(name=what, unit="processor s per GB, with ULP", runs=pace, limit=1 / SLOWEST_CHANGED))
+        clock, processor = (tuple(seconds / gigabytes for seconds in each) for each in (runs["ours"], busy))
+        found.append(Figure(name=what, unit="s per GB, with ULP", runs=clock, limit=1 / SLOWEST_CHANGED))
+        found.append(Figure(name=what, unit="processor s per GB, with ULP", runs=processor))
     else:
         pairs = tuple(one / other for one, other in zip(runs["ours"], runs["plain memcmp"], strict=True))
         limit = 1 / LEAST if suffix == "safetensors" else None
@@ -236,10 +294,30 @@ def _cold(folder: Path, rounds: int) -> list[Figure]:
     ]
 
 
+def _flat(folder: Path, gigabytes: float) -> list[Figure]:
+    """By how much more memory the comparison takes where files are several times as large."""
+    peaks: dict[float, list[float]] = {}
+    for size in (gigabytes, LARGE * gigabytes):
+        pair = [folder / f"{name}.safetensors" for name in ("one", "other")]
+        for path in pair:
+            write_sparse(path, size)
+        peaks[size] = [taken(ours, *pair)[1] for _ in range(FLAT_ROUNDS)]
+        for path in pair:
+            path.unlink()
+    small, large = peaks.values()
+    more = tuple(after - before for before, after in zip(small, large, strict=True))
+    what = f"compare {LARGE * gigabytes:g} GB of safetensors: memory"
+    return [
+        Figure(name=what, unit=f"MB more than of {gigabytes:g} GB", runs=more, limit=FLAT),
+        Figure(name=what, unit="MB beyond torch", runs=tuple(large), limit=MOST_MEMORY),
+    ]
+
+
 def _arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=float, default=1.0, help="GB of a checkpoint")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--folder", help="on a disk with room for 8.5 times the size")
     parser.add_argument("--json")
     parser.add_argument("--write", nargs=2)
     return parser.parse_args(given)
@@ -250,4 +328,4 @@ if __name__ == "__main__":
     if chosen.write:
         write(Path(chosen.write[0]), float(chosen.write[1]))
     else:
-        main(lambda: measure(chosen.size, chosen.rounds))
+        main(lambda: measure(chosen.size, chosen.rounds, chosen.folder))
