@@ -562,6 +562,47 @@ def record(
     return UNDECIDED if found.exit_code else 0
 
 
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="RECORDING | SCRIPT [ARGS]...")
+@click.option("-o", "--output", default=".", metavar="DIR", help="Where the two files go.  [default: here]")
+def init(words: tuple[str, ...], output: str) -> int:
+    """Propose a recipe and a task file for a SCRIPT, from what a recording of it saw.
+
+    A SCRIPT is run to its end for it. The recipe is whole; the task file's lines that no recording holds, such as how
+    the model is made, are listed with what each must give. Exit code 3: nothing could be recorded.
+    """
+    from oracle import proposal, recording
+    from oracle.recorder.session import Options
+
+    if not output:
+        raise click.UsageError("-o '': it has no name: name a folder")
+    proposal.check_free(Path(output))  # before a script runs for an hour
+    given = Path(words[0])
+    if len(words) == 1 and given.is_dir():
+        found = proposal.propose(given)
+    else:
+        import tempfile
+
+        command = (sys.executable, *words) if given.suffix == ".py" else words
+        with tempfile.TemporaryDirectory(prefix="oracle-") as aside:
+            place = Path(aside) / "recording"
+            try:
+                recording.record(command, Options(folder=str(place), command=command), aside=True)
+            except recording.NothingRecorded as error:
+                return _say(str(error), UNDECIDED)
+            found = replace(proposal.propose(place), source=shlex.join(words))
+    task, recipe = proposal.write(found, Path(output))
+    click.echo(f"{recipe}: what was seen")
+    for unknown in found.unknown:
+        click.echo(f"  not known: {unknown}")
+    click.echo(f"{task}: to fill in")
+    for line, what in proposal.to_fill_in(task):
+        click.echo(f"  line {line}: {what}")
+    click.echo("then:")
+    click.echo(f"  oracle check {shlex.quote(str(task))} --recipe {shlex.quote(str(recipe))} --trainer T")
+    return 0
+
+
 @cli.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path))

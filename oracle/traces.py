@@ -171,7 +171,8 @@ def _first(
             break
         if found.decisive or (unstepped and place in UNSTEPPED):
             first = first or found
-            if place in GIVEN and _in_closure(left, right):
+            inside = first is not found and not any(d.address.micro == 0 for d in latent.values())
+            if place in GIVEN and inside and _in_closure(left, right):
                 first = found
                 break
         else:

@@ -215,7 +215,7 @@ def of_script(
     from oracle.diff import Request as Pair
     from oracle.diff import diff
     from oracle.recorder.session import Options
-    from oracle.recording import record
+    from oracle.recording import NothingRecorded, record
 
     names = [", ".join(version) for version in versions]
     environments = [environment.prepare((*common, *version), say=progress) for version in versions]
@@ -224,16 +224,29 @@ def of_script(
     with tempfile.TemporaryDirectory(prefix="oracle-") as aside:
         folder = Path(keep or aside)
         places = [folder / f"{number}" for number in range(len(versions))]
+        failed: dict[str, str] = {}
         for name, where, place in zip(names, environments, places, strict=True):
             progress(f"recording with {name}")
-            record(command, Options(folder=str(place), command=tuple(command), digest=digest), where)
+            try:
+                code = record(
+                    command, Options(folder=str(place), command=tuple(command), digest=digest), where
+                ).exit_code
+                if code:
+                    failed[name] = f"{name}: the command ended with exit code {code}"
+            except NothingRecorded as error:
+                failed[name] = f"{name}: {error}"
         steps: list[dict[str, Any]] = []
         printed: list[str] = []
         for (one, left), (two, right) in pairwise(zip(names, places, strict=True)):
+            step: dict[str, Any] = {"reference": one, "candidate": two}
+            printed.append(f"{one} -> {two}")
+            if why := [failed[name] for name in (one, two) if name in failed]:
+                steps.append({**step, "verdict": "not_comparable", "passed": False, "reason": "; ".join(why)})
+                printed += [f"  NOT COMPARABLE: {reason}" for reason in why]
+                continue
             found = diff(Pair(reference=left, candidate=right, policy=policy))
-            steps.append({"reference": one, "candidate": two, "verdict": found.verdict, "passed": found.passed,
-                          "difference": found.content})  # fmt: skip
-            printed += [f"{one} -> {two}", *(f"  {line}" for line in found.lines)]
+            steps.append({**step, "verdict": found.verdict, "passed": found.passed, "difference": found.content})
+            printed += [f"  {line}" for line in found.lines]
     content = {
         "schema": SCHEMA,
         "command": "upgrade",

@@ -103,6 +103,8 @@ class Session:
         self._process = os.getpid()
         self._hook: Any = None
         self._closure = False  # an optimizer computed its losses itself
+        self._optimizers: list[str] = []  # class names, the first to step first
+        self._autocast: str | None = None  # the dtype of autocast around the first forward
         self._watched: dict[str, bytes] = {}  # some parameters, and what the last update left; b"": not known yet
         self._turn = 0
 
@@ -129,7 +131,7 @@ class Session:
 
     def _install(self) -> None:
         self.recorder.install()
-        self._hook = register_optimizer_step_pre_hook(self._look_for_a_closure)
+        self._hook = register_optimizer_step_pre_hook(self._look_at_a_step)
         # What torch.compile's modules say of global hooks: ours look at one call of a module in a module only.
         warnings.filterwarnings("ignore", message=GLOBAL_HOOKS)
 
@@ -197,13 +199,17 @@ class Session:
         self.notes.append(f"recording stopped: {error}")
         print(f"oracle: recording stopped: {error}", file=sys.stderr)
 
-    def _look_for_a_closure(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _look_at_a_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._closure = self._closure or kwargs.get("closure", args[1] if len(args) > 1 else None) is not None
+        if (name := type(optimizer).__name__) not in self._optimizers:
+            self._optimizers.append(name)
 
     # Parameters that change between updates
 
     def _look_for_changes(self) -> None:
         """Compare some parameters with what the last update left, and choose the ones to look at after the next."""
+        if self._autocast is None:
+            self._autocast = _autocast()
         if self.recorder.micros:  # a window is open already
             return
         parameters = dict(self.recorder.parameters())
@@ -258,6 +264,8 @@ class Session:
             "updates": self.recorder.updates,
             "batches": self.recorder.batches,
             "closure": self._closure,
+            "optimizers": self._optimizers,
+            "autocast": self._autocast,
             "notes": self.notes,
             "error": self.error,
             "ended": self.error is None,
@@ -332,6 +340,14 @@ def watch_the_end(session: Session) -> None:
 
 def _digest(tensor: torch.Tensor) -> bytes:
     return digest_tensor(tensor.detach(), available()[0])
+
+
+def _autocast() -> str | None:
+    """The dtype that autocast computes in here; None where it is off."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return None
 
 
 def _rank() -> int:
