@@ -14,12 +14,13 @@ from typing import Any
 from diffs.first import compare
 from diffs.trace import Trace
 from diffs.verdict import NotComparable, Policy, Verdict, passes
-from oracle import bisection, environment
+from oracle import bisection, environment, interfaces
 from oracle.check import Progress, Request, opened
 from oracle.errors import OracleError
 from oracle.explain.evidence import described
 from oracle.explain.standing import rules
 from oracle.result import FirstDivergence, Result
+from oracle.trainers import ADAPTERS, is_file
 
 SCHEMA = 1
 
@@ -64,7 +65,10 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """From one version to the next: `match`, `rounding`, `diverged`, or `not_comparable` with the reason."""
+    """From one version to the next: `match`, `rounding`, `diverged`, or `not_comparable` with the reason.
+
+    interfaces: names of the packages that the trainer uses and that changed, in sentences.
+    """
 
     reference: str
     candidate: str
@@ -72,6 +76,7 @@ class Step:
     changes: tuple[Change, ...] = ()
     first_divergence: FirstDivergence | None = None
     reason: str | None = None
+    interfaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +151,10 @@ def upgrade(
                 run(number)
         order = sorted(ran)
         steps = [_step(ran[one], ran[two]) for one, two in pairwise(order)]
+        steps = [
+            replace(step, interfaces=_interfaces(request, ran[one][0], ran[two][0]))
+            for step, (one, two) in zip(steps, pairwise(order), strict=True)
+        ]
         between = tuple(", ".join(each) for number, each in enumerate(versions) if number not in ran)
     return Upgrade(
         sides=tuple(ran[number][0] for number in order),
@@ -155,6 +164,13 @@ def upgrade(
         between=between,
         rerun=request.rerun,
     )
+
+
+def _interfaces(request: Request, old: Side, new: Side) -> tuple[str, ...]:
+    """What changed of the names that the trainer's file uses; an adapter is the file of a trainer."""
+    file = Path(request.trainer.rpartition(":")[0]) if is_file(request.trainer) else ADAPTERS / f"{request.trainer}.py"
+    before, after = (environment.prepare(side.requirements) for side in (old, new))
+    return tuple(interfaces.changed([file], before, after))
 
 
 def _run(stack: ExitStack, request: Request, progress: Progress) -> tuple[Side, Trace | None]:
@@ -237,9 +253,12 @@ def of_script(
                 failed[name] = f"{name}: {error}"
         steps: list[dict[str, Any]] = []
         printed: list[str] = []
-        for (one, left), (two, right) in pairwise(zip(names, places, strict=True)):
-            step: dict[str, Any] = {"reference": one, "candidate": two}
-            printed.append(f"{one} -> {two}")
+        scripts = interfaces.scripts_of(command)
+        sides = zip(names, places, environments, strict=True)
+        for (one, left, before), (two, right, after) in pairwise(sides):
+            told = interfaces.changed(scripts, before, after)
+            step: dict[str, Any] = {"reference": one, "candidate": two, "interfaces": told}
+            printed += [f"{one} -> {two}", *(f"  interface  {each}" for each in told)]
             if why := [failed[name] for name in (one, two) if name in failed]:
                 steps.append({**step, "verdict": "not_comparable", "passed": False, "reason": "; ".join(why)})
                 printed += [f"  NOT COMPARABLE: {reason}" for reason in why]

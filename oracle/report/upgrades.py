@@ -15,6 +15,7 @@ def upgrade_lines(found: Upgrade) -> Iterator[str]:
         for change in step.changes:
             how = "" if change.confirmed else " (suggested)"
             yield f"  {change.knob}: {_value(change.old)} -> {_value(change.new)}, {change.effect}{how}"
+        yield from (f"  interface  {told}" for told in step.interfaces)
         first = step.first_divergence
         if first is not None:
             yield f"  first differs at update {first.update}, {first.moment}: {first.kind} {first.name}".rstrip()
