@@ -112,7 +112,8 @@ class Findings:
         """A gap with its site, what was ruled out, and what the numbers say."""
         assert self.candidate.trace is not None
         site = find_site(gap.trace, self.candidate.trace, gap.at)
-        return Unexplained(site=site, ruled_out=gap.tried, evidence=tuple(self._clues(gap)))
+        like = [f"like {label}, which however changes what agrees" for label in gap.like[:1]]
+        return Unexplained(site=site, ruled_out=gap.tried, evidence=(*like, *self._clues(gap)))
 
     def _clues(self, gap: Gap) -> Iterator[str]:
         at = gap.at.address

@@ -8,6 +8,7 @@ task's model comes from the same libraries on both sides.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -39,6 +40,8 @@ def main(arguments: list[str]) -> int:
         importlib.import_module(name)
     if spec["task"] is not None:
         warm(spec["task"])
+    gc.collect()
+    gc.freeze()  # a collection in a fork would touch, and so copy, all that is shared
     for line in sys.stdin:
         print(json.dumps(serve(json.loads(line), spec["processes"])), file=answers, flush=True)
     return 0

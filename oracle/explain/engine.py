@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from diffs.address import Address
 from diffs.first import Difference
 from diffs.trace import Trace
 from oracle.explain.explanation import Explanation, Found, Gap, Places
@@ -77,6 +78,7 @@ class Explainer:
     progress: Callable[[str], None] = lambda words: None
     trials: Trials = field(init=False)
     takeover: Takeover = field(init=False)
+    likened: dict[Address, tuple[str, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.trials = Trials(self.replays, self.candidate)
@@ -214,11 +216,19 @@ class Explainer:
             if replay is not None
         ]
         ends = [end for end in ends if end.standing.key > now.standing.key]
+        if not agreeing:  # what changes more than it explains is no decision of the candidate's
+            self._liken(now, [end for end in ends if end.standing.decisive is not None])
+            ends = [end for end in ends if end.standing.decisive is None]
         if not ends:
             return []
         best = max(end.standing.key for end in ends)
         tied = [end for end in ends if end.standing.key == best]
         return [self._step(now, end, [other.choice for other in tied if other is not end], complete) for end in tied]
+
+    def _liken(self, now: Explanation, refuted: list[Trial]) -> None:
+        """Note what has the effect that the candidate shows for a while: a clue, and no cause."""
+        if refuted:
+            self.likened.setdefault(now.target.address, tuple(_said(end.choice) for end in refuted))
 
     def _step(self, now: Explanation, end: Trial, others: Sequence[Choice], complete: bool) -> Explanation:
         thin = "" if complete else "it was found together with another one, and not all pairs were tried"
@@ -264,7 +274,17 @@ class Explainer:
             if self.trials.made(now.reading.with_knob(name, value), _horizon(now.target))
         )
         return replace(
-            now, gaps=(*now.gaps, Gap(at=now.target, reading=now.reading, trace=now.replay.trace, tried=tried))
+            now,
+            gaps=(
+                *now.gaps,
+                Gap(
+                    at=now.target,
+                    reading=now.reading,
+                    trace=now.replay.trace,
+                    tried=tried,
+                    like=self.likened.get(now.target.address, ()),
+                ),
+            ),
         )
 
     def _pin(self, now: Explanation) -> Explanation | None:

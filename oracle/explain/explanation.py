@@ -46,13 +46,15 @@ class Found:
 class Gap:
     """A difference that nothing explains, and what was replayed and is not it.
 
-    reading, trace: the reference run that differs there.
+    reading, trace: the reference run that differs there. like: decisions of the same effect that are refuted, because
+        they change what agrees.
     """
 
     at: Difference
     reading: Reading
     trace: Trace
     tried: tuple[str, ...]
+    like: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ from oracle.explain.trials import Trials
 from oracle.replays import Pin, Reading, Replay
 from reference_loop.semantics import KNOBS
 
+CLIPS = frozenset({"hyperparameter.max_norm", "hyperparameter.max_value"})
+HIGH = 1e6  # of a gradient's norm; a limit below may act in a longer run
 ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
 
 
@@ -45,20 +47,22 @@ class Takeover:
         from_start = [difference for difference in found if difference.address.moment == "start"]
         if not from_start:
             return self._changing(now, found)
-        reading, causes = now.reading, now.causes
-        known = {cause.knob for cause in causes}
+        reading, read = now.reading, []
+        known = {cause.knob for cause in now.causes}
         for number in numbers(from_start):
             if f"hyperparameter.{number.name}" in known:
                 continue
             cause, reading = self._read(now, reading, number, target)
-            causes += (cause,)
+            read.append(cause)
         replay = self.trials.one(reading)
         if replay is None:
             return None
         standing = self.trials.stand(replay, now.silent)
         if standing.key == now.standing.key:  # taken over, and still the same: the record is not what it trains with
             return None
-        return replace(now, reading=reading, replay=replay, standing=standing, causes=causes)
+        if all(_measures(cause) for cause in read) and _idle(now.replay, replay):
+            read = [replace(cause, effect="style") for cause in read]
+        return replace(now, reading=reading, replay=replay, standing=standing, causes=(*now.causes, *read))
 
     def scaler(self, now: Explanation) -> Explanation | None:
         """Take over an argument of the gradient scaler with which the replay stands better; None if there is none."""
@@ -226,6 +230,17 @@ def _fits(planned: list[float], seen: list[float]) -> bool:
 def _further(standing: Standing, before: Standing) -> bool:
     """Whether a replay gets past the first decisive difference, or the first of any kind where none is decisive."""
     return standing.key[0] > before.key[0] or (before.decisive is None and standing.key > before.key)
+
+
+def _measures(cause: Found) -> bool:
+    """Whether a clip that nobody asked for has a limit so high that it is called for the norm it returns."""
+    return cause.knob in CLIPS and cause.reference is None and (cause.candidate or 0) >= HIGH
+
+
+def _idle(without: Replay, within: Replay) -> bool:
+    """Whether a clip changed no gradient in a whole run."""
+    runs = ([row.digest for row in run.trace.rows_at(("consume", "gradient"))] for run in (without, within))
+    return len({tuple(digests) for digests in runs}) == 1
 
 
 def _other_kind(reading: Reading, number: Number) -> str | None:
