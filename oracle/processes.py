@@ -102,8 +102,8 @@ class Running:
             self.kill()
         if code == UNWRITABLE:
             said = self._last_words() or "a run could not write what it came to"
-            left = f"{_free(self.folder)} free in {self.folder}"
-            raise OutputError(f"{said} ({left}): free space, or choose another folder")
+            room = f"{_free(self.folder)} free in {self.folder}"
+            raise OutputError(f"{said} ({room}): free space, or choose another folder")
         return self._judge(code)
 
     def kill(self) -> None:

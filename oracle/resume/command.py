@@ -302,7 +302,7 @@ class Resume:
         for number, cut in enumerate(chain):
             if number:
                 attempts = self._attempt(cut, attempts.source, point)
-            if (reason := _went_on(attempts.died, cut)) is not None:
+            if (reason := self._went_on(attempts.died, cut, point)) is not None:
                 return Found(chain[: number + 1], attempts.died, reason=reason)
             assert attempts.last is not None
             found = self._compared(chain[: number + 1], attempts.last, self._saved(cut, attempts))
@@ -320,8 +320,22 @@ class Resume:
         runs.refuse_usage(died.ending)
         if source is None or any(died.workdir.iterdir()):
             source = died.workdir
-        last = None if _went_on(died, cut) is not None else self.launch(runs.resumed(source))
+        last = None if self._went_on(died, cut, began) is not None else self.launch(runs.resumed(source))
         return Attempts(died, last, source, began)
+
+    def _went_on(self, died: runs.Attempt, cut: Cut, began: Point) -> str | None:
+        """Why a run, which began at a point, was not interrupted; None if it was."""
+        outcome = died.ending.outcome
+        if died.ending.status == "hung":
+            return f"the run to be interrupted {died.ending.detail}"
+        if outcome is None or outcome["interrupted"] or died.ending.status == "raised":
+            return None
+        if outcome["struck"]:
+            over = began.updates + outcome["updates"] > self.whole.last_update
+            return f"the run was not interrupted: it got over {cut.death} and trained to the end" if over else None
+        if cut.place == "evaluate":
+            return f"the run never came to the cut: no evaluation was seen after {cut.updates} updates"
+        return f"the run never came to the cut: it ended after {outcome['updates']} updates: choose an earlier one"
 
     def _saved(self, cut: Cut, attempts: Attempts) -> list[Point]:
         """Where the run had saved before it died, the last first."""
@@ -329,22 +343,14 @@ class Resume:
         points = {Point(save["updates"], save["micro"]) for save in self.saves}
         points = {p for p in points if p < reached or (cut.place == "saved" and p == reached)}
         own = {Point(save["updates"] + attempts.began.updates, save["micro"]) for save in attempts.died.saves}
-        whole = cut.place not in ("save", "saved")
-        return sorted(points | {p for p in own if whole or p < reached}, reverse=True)
+        broken = {reached} if cut.place in ("save", "saved") else set()
+        return sorted(points | (own - broken), reverse=True)
 
     def _compared(self, chain: tuple[Cut, ...], last: runs.Attempt, saved: list[Point]) -> Found:
         newest = saved[0] if saved else None
         if last.ending.status == "usage" or last.trace is None or not last.trace.has(("start", "parameter")):
             return Found(chain, last, newest, reason=self._no_start(last, saved))
-        chosen: tuple[Pair, Comparison] | None = None
-        for point in self._beginnings(last.trace, saved, chain[-1]):
-            pair, comparison = self._paired(last, point)
-            if chosen is None or comparison.first is None:
-                chosen = pair, comparison
-            if comparison.first is None:
-                break
-        assert chosen is not None
-        pair, comparison = chosen
+        pair, comparison = self._nearest(last, self._beginnings(last.trace, saved, chain[-1]), newest)
         notes: tuple[str, ...] = ()
         anew = False
         if pair.point == BEGINNING and comparison.first is None and last.ending.status == "completed":
@@ -361,6 +367,26 @@ class Resume:
             return Found(chain, last, newest, pair, reason=words)
         return Found(chain, last, newest, pair, comparison, notes=notes, anew=anew)
 
+    def _nearest(
+        self, last: runs.Attempt, beginnings: Iterator[Point], newest: Point | None
+    ) -> tuple[Pair, Comparison]:
+        """The beginning from which the resumed run is the uninterrupted one, else is so for longest.
+
+        The first update is where it began only if that is so, or if nothing had been saved.
+        """
+        chosen: tuple[Pair, Comparison] | None = None
+        for point in beginnings:
+            pair, comparison = self._paired(last, point)
+            if comparison.first is None:
+                return pair, comparison
+            if chosen is None or (
+                (newest is None or point != BEGINNING)
+                and Standing(comparison.first, None).key > Standing(chosen[1].first, None).key
+            ):
+                chosen = pair, comparison
+        assert chosen is not None
+        return chosen
+
     def _beginnings(self, trace: Trace, saved: list[Point], cut: Cut) -> Iterator[Point]:
         """Where the resumed run may take up, the likeliest first, found from the state that it starts with.
 
@@ -375,6 +401,7 @@ class Resume:
         if not saved and 0 in fits:
             yield BEGINNING
         yield from (Point(updates) for updates in reversed(fits) if updates <= cut.updates)
+        yield from (Point(updates) for updates in fits if updates > cut.updates)  # it went on for a while
         if not fits and not saved:
             yield BEGINNING
 
@@ -532,20 +559,6 @@ def at_byte(cut: Cut, written: Sequence[tuple[int, int]], byte: int) -> Cut:
         byte -= size
     order, size = written[-1]
     return replace(cut, place="save", file=order, byte=size)
-
-
-def _went_on(died: runs.Attempt, cut: Cut) -> str | None:
-    """Why a run was not interrupted; None if it was."""
-    outcome = died.ending.outcome
-    if died.ending.status == "hung":
-        return f"the run to be interrupted {died.ending.detail}"
-    if outcome is None or outcome["interrupted"] or died.ending.status == "raised":
-        return None
-    if cut.death in IN_A_SAVE or outcome["struck"]:
-        return None  # it got over it
-    if cut.place == "evaluate":
-        return f"the run never came to the cut: no evaluation was seen after {cut.updates} updates"
-    return f"the run never came to the cut: it ended after {outcome['updates']} updates: choose an earlier one"
 
 
 def _tensors(pair: Pair, difference: Any) -> tuple[Any, Any]:

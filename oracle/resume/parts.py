@@ -349,8 +349,8 @@ def _evident(pair: Pair) -> Iterator[tuple[str, Any]]:
     if ("start", "rng") in at:
         yield "rng", str(pair.full)
     yield from _data(pair)
-    rates = _first_rates(resumed, pair.point.updates)
-    if rates and rates != _first_rates(whole, pair.point.updates):
+    rates, meant = (_first_rates(side, pair.point.updates) for side in (resumed, whole))
+    if rates and meant and rates != meant:
         yield "scheduler", rates
 
 

@@ -17,8 +17,11 @@ from oracle.resume.cuts import CutError, parse
 from reference_loop.recipe import Evaluate, from_dict
 
 SPECIMENS = {one.name: one for one in zoo.specimens(zoo.folder()) if one.cut}
-# Restored before the order is drawn lazily, the generators move with it; at an epoch's edge they alone are at fault.
-AT_AN_EDGE = {"h_restores_generators_too_early": {"rng"}}
+# What a fault comes to at some places: restored before the order is drawn lazily, the generators move with it, so at an
+# epoch's edge they alone are at fault; what is saved on the way out of a window begins it again, with later generators.
+ELSEWHERE = {"h_restores_generators_too_early": {"rng"}, "h_saves_on_its_way_out": {"rng"}}
+UNEVALUATED = {"h_saves_on_its_way_out"}  # an evaluation that never was is at fault, too
+DEATHS = ("exception", "SIGTERM", "SIGINT", "SIGKILL")
 FEW = ("h_forgets_the_optimizer", "h_skips_a_batch_too_many", "h_forgets_the_gradient")
 
 
@@ -81,6 +84,31 @@ def test_an_evaluation_that_is_not_there_is_said(interrupt):
     result = interrupt("Whole", "2:evaluate")
     assert (result.verdict, result.exit_code) == ("not_comparable", 3)
     assert result.reason == "the run never came to the cut: no evaluation was seen after 2 updates"
+
+
+def test_a_run_that_gets_over_it_was_not_interrupted(interrupt):
+    result = interrupt("Deaf", "2", "SIGTERM")
+    assert (result.verdict, result.exit_code) == ("not_comparable", 3)
+    assert result.reason == "the run was not interrupted: it got over SIGTERM and trained to the end"
+
+
+def test_a_run_that_ends_later_goes_on_from_where_it_ended(interrupt):
+    for cut in ("2", "2:save"):
+        result = interrupt("EndsLater", cut, "SIGTERM")
+        assert (result.verdict, result.resumptions[0].began) == ("match", 3)
+
+
+def test_states_that_are_equal_are_told_apart_by_what_comes_of_them(server):
+    # The first learning rate is 0, so that the parameters are the initial ones after the first update, too.
+    one = SPECIMENS["h_loads_the_optimizer_if_it_is_there"]
+    (found,) = resume(zoo.request(one), [parse("1:save")], server=server).resumptions
+    assert (found.began, found.missing, found.status) == (1, "optimizer", "confirmed")
+
+
+def test_a_run_that_trains_on_behind_the_end_diverges(server):
+    one = SPECIMENS["h_starts_the_epoch_again"]
+    (found,) = resume(zoo.request(one), [parse("6:saved")], server=server).resumptions
+    assert (found.verdict, found.saved, found.status) == ("diverged", 6, None)
 
 
 def test_a_run_that_begins_anew_though_something_was_saved_restores_nothing(interrupt):
@@ -148,15 +176,49 @@ def test_every_resume_specimen_is_named(name, server):
     assert judged(name, server).good
 
 
+def named(name, chains, server, every):
+    """The parts that are named of a specimen which is cut at several places; it must show at one of them."""
+    one = SPECIMENS[name]
+    asked = zoo.request(one)
+    evaluate = None if name in UNEVALUATED else Evaluate(every=every)
+    asked = replace(asked, recipe=replace(asked.recipe, evaluate=evaluate))
+    result = resume(asked, chains, server=server)
+    assert one.causes[0][2] in {each.missing for each in result.resumptions}
+    return {each.missing for each in result.resumptions if each.verdict == "diverged"} - ELSEWHERE.get(name, set())
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name, one in SPECIMENS.items() if one.causes])
 def test_a_part_is_named_at_every_cut_at_which_it_shows(name, server):
-    one = SPECIMENS[name]
-    asked = zoo.request(one)
-    result = resume(replace(asked, recipe=replace(asked.recipe, evaluate=Evaluate(every=2))), None, server=server)
-    shown = [r for r in result.resumptions if r.verdict == "diverged"]
-    assert shown
-    assert {r.missing for r in shown} - AT_AN_EDGE.get(name, set()) == {one.causes[0][2]}
+    assert named(name, None, server, every=2) == {SPECIMENS[name].causes[0][2]}
+
+
+def everywhere(name):
+    """Chains of one cut that make a specimen die of everything at each kind of place."""
+    (cut,) = parse(SPECIMENS[name].cut)
+    places = dict.fromkeys(
+        (cut.name, str(cut.updates), *(f"{cut.updates}:{at}" for at in ("evaluate", "save", "saved")))
+    )
+    dying = [parse(place, death) for death in DEATHS for place in places]
+    return dying + [parse(f"{cut.updates}:save", death) for death in ("full-disk", "read-only")]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name, one in SPECIMENS.items() if one.causes])
+def test_a_part_is_named_whatever_the_run_died_of(name, server):
+    assert named(name, everywhere(name), server, every=1) == {SPECIMENS[name].causes[0][2]}
+
+
+def test_one_part_is_named_whatever_the_run_died_of(server):
+    name = "h_forgets_the_optimizer"
+    dying = [parse("4:save", death) for death in (*DEATHS, "full-disk", "read-only")]
+    assert named(name, [*dying, parse("4:evaluate", "SIGKILL")], server, every=1) == {"optimizer"}
+
+
+def test_what_rights_itself_is_silent_whatever_the_run_died_of(interrupt):
+    for death in DEATHS:
+        assert interrupt("Evaluates", "3:evaluate", death).verdict == "match"
+    assert interrupt("Whole", "3.1", "SIGKILL").verdict == "match"
 
 
 def test_the_result_fits_the_schema(interrupt, root):
