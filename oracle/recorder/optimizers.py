@@ -22,10 +22,10 @@ class Optimizer:
 
     of: the optimizer, or anything else with its `param_groups` and `state`.
     prefix: goes before every name; "" for the first optimizer of a run.
-    models: knows the names.
+    models: knows the names. written: the arguments that were yielded, by name; all optimizers of a run share it.
     """
 
-    def __init__(self, of: Any, prefix: str, models: Models) -> None:
+    def __init__(self, of: Any, prefix: str, models: Models, written: dict[str, dict[str, Any]]) -> None:
         self.of = of
         self.prefix = prefix
         self._models = models
@@ -33,7 +33,7 @@ class Optimizer:
         self._identities: list[int] = []
         self._members = 0
         self._names: list[str] = []
-        self._arguments: dict[str, dict[str, Any]] = {}
+        self._arguments = written
 
     def parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """Yield (name, parameter, group). Names are looked up again only when the groups or the models changed."""
@@ -49,11 +49,6 @@ class Optimizer:
                 name = next(names)
                 if parameter.requires_grad:
                     yield name, parameter, group
-
-    @property
-    def seen(self) -> list[str]:
-        """The bare names of all parameters that it ever held."""
-        return [name.removeprefix(self.prefix) for name in self._arguments]
 
     def takes(self, optimizer: Any, held: set[int]) -> bool:
         """Whether this is `optimizer`, or becomes it because it has held one of its parameters.

@@ -122,6 +122,7 @@ class Recorder:
         self._patches = Patches()
         self._models = Models()
         self._optimizers: list[Optimizer] = []
+        self._arguments: dict[str, dict[str, Any]] = {}  # of all of them, as written
         self._trainable: list[str] | None = None  # names at the start of the run; None before it
         self._micro = -1  # the last one since the last update
         self._forwards = Forwards()
@@ -156,7 +157,7 @@ class Recorder:
     @property
     def nameless(self) -> int:
         """Tensors of optimizers that no model holds."""
-        return sum(name.partition("parameter[")[2] != "" for optimizer in self._optimizers for name in optimizer.seen)
+        return sum("parameter[" in name for name in self._arguments)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (bare name, parameter) of all models that train."""
@@ -280,7 +281,7 @@ class Recorder:
         self.on_update = None  # the trainer ended by itself
         self._close_update()
         if self._optimizers:
-            optimized = {name for optimizer in self._optimizers for name in optimizer.seen}
+            optimized = {name.removeprefix(known.prefix) for known in self._optimizers for name in self._arguments}
             now = self._digests() if self._aside else {}
             moved = {name for name, digest in now.items() if digest != self._aside[name]}  # a copy of it is optimized
             left_out = [name for name in self._trainable or [] if name not in optimized | moved]
@@ -506,7 +507,7 @@ class Recorder:
             if known.takes(optimizer, held):
                 return known
         prefix = f"optimizer[{len(self._optimizers)}]." if self._optimizers and apart else ""
-        self._optimizers.append(Optimizer(optimizer, prefix, self._models))
+        self._optimizers.append(Optimizer(optimizer, prefix, self._models, self._arguments))
         return self._optimizers[-1]
 
     def _watch(self, optimizer: Any) -> None:
@@ -540,7 +541,8 @@ class Recorder:
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._taken == before:  # skipped, so that no hook fired
-                self._take(optimizer)
+                for skipped in self._steps.inner(optimizer) or [optimizer]:
+                    self._take(skipped)
                 self._complete()
         finally:
             self._scaler = outer

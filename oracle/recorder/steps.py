@@ -56,6 +56,7 @@ class Steps:
         self._begins, self._ends, self._taken = begins, ends, taken
         self._running: list[Step] = []
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inner: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
         self._hooked: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
@@ -74,6 +75,11 @@ class Steps:
         """Yield the optimizers that there are."""
         yield from self._made
 
+    def inner(self, optimizer: Any) -> list[Any]:
+        """The optimizers that did the work in earlier steps of this one; none if it does it itself."""
+        found = [one() for one in self._inner.get(optimizer, ())]
+        return [one for one in found if one is not None and one is not optimizer and not self.inner(one)]
+
     def begin(self, optimizer: Any, frame: FrameType, closure: bool) -> None:
         """A step begins. closure: whether it was given one. frame: what runs for as long as it."""
         again = self.inside and any(step.optimizer is optimizer for step in self._running)
@@ -87,6 +93,10 @@ class Steps:
         """The innermost step of an optimizer ended."""
         if self.inside and self._running[-1].optimizer is optimizer:
             step = self._running.pop()
+            for outer in self._running:
+                known = self._inner.setdefault(outer.optimizer, [])
+                if all(one() is not optimizer for one in known):
+                    known.append(weakref.ref(optimizer))
             if not step.again:
                 self._ends(step)
 

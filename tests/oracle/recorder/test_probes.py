@@ -1075,3 +1075,38 @@ def test_optimizers_that_were_made_before_make_one_update_too() -> None:
     rows, recorder = record(train)
     assert recorder.updates == 2
     assert rows.names(0, -1, "update", "parameter") == ["0.weight", "1.weight"]
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_skipped_step_is_of_the_optimizers_that_would_have_stepped(skipped: int) -> None:
+    class Both(torch.optim.Optimizer):
+        def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+            super().__init__([group for part in parts for group in part.param_groups], {})
+            self.parts = parts
+
+        def step(self, closure: Any = None) -> None:
+            for part in self.parts:
+                part.step()
+
+    def train(recorder: Recorder) -> None:
+        model = two_weights()
+        optimizer = Both([torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9) for layer in model])
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for update in range(3):
+            scale = float("inf") if update == skipped else 1.0
+            scaler.scale(model(X).mean() * scale).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    rows, recorder = record(train)
+    assert recorder.updates == 3
+    assert [rows.at(u, -1, "update", "scaler", "scale") for u in range(3)].count(4.0) == skipped
+    for update in range(3):
+        assert rows.names(update, -1, "consume", "learning_rate") == ["0.weight", "1.weight"]
+    state = ["0.weight.momentum_buffer", "1.weight.momentum_buffer"]
+    assert [rows.names(u, -1, "update", "optimizer_state") for u in range(3)] == [
+        [] if skipped == 0 else state,
+        state,
+        state,
+    ]
