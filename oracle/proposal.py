@@ -23,6 +23,7 @@ from reference_loop.schedules import SCHEDULES, factor
 KNOWN = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 WARMUPS = 1000  # updates of warm-up that are looked for
 TASK, RECIPE = "task.py", "recipe.toml"
+FILL_IN, ASKED = "raise LookupError(", "to be filled in: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +103,8 @@ def write(found: Proposal, folder: Path) -> tuple[Path, Path]:
 def to_fill_in(file: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number, what it must give) of a proposed task file."""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        if "raise NotImplementedError(" in line:
-            yield number, json.loads(line.partition("(")[2].rstrip().removesuffix(")"))
+        if FILL_IN in line:
+            yield number, json.loads(line.partition(FILL_IN)[2].rstrip().removesuffix(")")).removeprefix(ASKED)
 
 
 def recipe_text(found: Proposal) -> str:
@@ -127,13 +128,12 @@ def task_text(found: Proposal) -> str:
         "data": f"return a list or Dataset of dicts, each one sample: {shown}, and what the loss needs",
         "loss": f"return the loss of one batch, e.g. cross_entropy(model({given}), ..., reduction=reduction)",
     }
-    return TEMPLATE.format(
-        source=found.source, sizes=sizes, **{key: json.dumps(value, ensure_ascii=False) for key, value in said.items()}
-    )
+    asked = {key: json.dumps(ASKED + value, ensure_ascii=False) for key, value in said.items()}
+    return TEMPLATE.format(source=found.source, sizes=sizes, **asked)
 
 
 TEMPLATE = '''\
-"""Proposed by `oracle init` from {source}; the lines that raise NotImplementedError are to be filled in.
+"""Proposed by `oracle init` from {source}; the lines that raise are to be filled in.
 
 Parameters of the recorded model, with shape and dtype:
 
@@ -145,17 +145,17 @@ from reference_loop.task import Task
 
 def model():
     """A new model."""
-    raise NotImplementedError({model})
+    raise LookupError({model})
 
 
 def train_data():
     """The samples."""
-    raise NotImplementedError({data})
+    raise LookupError({data})
 
 
 def loss(model, batch, reduction):
     """The loss of one batch, a scalar; reduction is "mean" or "sum"."""
-    raise NotImplementedError({loss})
+    raise LookupError({loss})
 
 
 task = Task(name="recorded", model=model, train_data=train_data, loss=loss)
