@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow sweep zoo lint bench profiles clean
+.PHONY: help setup demo test slow sweep zoo lint bench profiles upgrades clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
@@ -14,6 +14,7 @@ help:
 	@echo "make sweep   resumes at every cut and kills in every save, which take most of an hour"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make profiles  the profiles of docs/trainers/profiles"
+	@echo "make upgrades  what changes between released versions: docs/trainers/upgrades.md"
 	@echo "make bench   the figures of docs/performance.md"
 	@echo "make clean   remove .venv and what was built"
 
@@ -53,6 +54,9 @@ bench: $(STAMP)
 
 profiles: $(STAMP)
 	$(BIN)/python -m oracle.profile docs/trainers/profiles
+
+upgrades: $(STAMP)
+	$(BIN)/python -m benchmarks.upgrades
 
 clean:
 	rm -rf .venv build dist *.egg-info
