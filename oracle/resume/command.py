@@ -234,9 +234,15 @@ class Resume:
             raise CutError(f"{asked}: the model is not evaluated there, but after {listed(self.evaluated)} updates")
 
     def sweep(self, cut: Cut, count: int) -> list[tuple[Cut, ...]]:
-        """Deaths by SIGKILL, spread evenly over the bytes of one save."""
+        """Deaths by SIGKILL, spread evenly over the bytes of one save.
+
+        Raises:
+            CutError: the uninterrupted run saves nothing there, or fewer bytes than that.
+        """
         self._check(cut)
         total = self._placed(cut).size
+        if count > total:
+            raise CutError(f"--kill-sweep {count}: the save writes {total:,} bytes in all: choose fewer points")
         return [
             self.settled((replace(cut, place="save", death="SIGKILL", offset=(2 * at + 1) * total // (2 * count)),))
             for at in range(count)

@@ -159,6 +159,11 @@ def test_a_place_where_nothing_is_saved_is_refused(interrupt):
         interrupt("Whole", "2.1:save")
 
 
+def test_more_kills_than_bytes_are_refused(interrupt):
+    with pytest.raises(CutError, match=r"^--kill-sweep 9999999: the save writes [\d,]+ bytes in all: choose fewer"):
+        interrupt("Whole", "2", kills=9_999_999)
+
+
 def judged(name, server):
     one = SPECIMENS[name]
     return zoo.judge(one, zoo.tried(one, server), 0.0)
