@@ -95,25 +95,35 @@ class Explainer:
 
     # One step
 
-    def _follow(self, now: Explanation) -> Explanation:
-        """The explanation carried on until nothing differs or nothing helps."""
+    def _follow(self, now: Explanation, *, whole: bool = False) -> Explanation:
+        """The explanation carried on until nothing differs or nothing helps.
+
+        whole: give up at the first decisive difference that nothing explains, instead of going on behind it.
+        """
         while not now.standing.clean and len(now.causes) + len(now.gaps) < MOST_CAUSES:
             read = self.takeover.hyperparameters(now) or self.takeover.scaler(now)
             if read is not None:
                 now = read
                 continue
             best = self._adopt(now)
-            firm = [step for step in best if step.standing.key[0] != now.standing.key[0] and not step.causes[-1].thin]
+            firm = [step for step in best if _is_firm(step, now)]
             if not firm and self._rounds(now):  # nothing sure, and nothing to be sure of
                 best = []
                 if self.floor.measure(self._with_gap(now.untouched)).covers:
                     return self._with_gap(now.untouched)
+            if best and _contradicts(best[0].standing.key, now.standing.key):
+                end = self._in_spite(now, best)
+                if end is not None:
+                    return end
+                best = []
             if len(best) == 1:
                 now = best[0]
             elif best:
                 return self._branch(now, best)
             elif now.standing.decisive is None:
                 now = self._note_latent(now)
+            elif whole:
+                return now
             else:
                 now = now.untouched
                 pinned = self._pin(now)
@@ -121,6 +131,25 @@ class Explainer:
                     return self._with_gap(now)
                 now = pinned
         return now
+
+    def _in_spite(self, now: Explanation, steps: list[Explanation]) -> Explanation | None:
+        """Where a step leads that changes what agreed before, if it leads to an explanation of the whole run.
+
+        It is proven if the others that are found behind it undo that change. What leads nowhere is noted as a clue.
+        """
+        for step in steps[:MOST_BRANCHES]:
+            end = self._follow(step, whole=True)
+            if end.standing.decisive is None and end.gaps == now.gaps:
+                if end.latent == now.latent:
+                    return end
+                assert step.standing.first is not None
+                _, _, moment, kind, *_ = step.standing.first.address
+                thin = f"it changes what agreed before ({kind} at {moment}), so something else may have the same effect"
+                added = range(len(now.causes), len(step.causes))
+                causes = (replace(c, thin=thin) if place in added else c for place, c in enumerate(end.causes))
+                return replace(end, causes=tuple(causes))
+        self.likened.setdefault(now.target.address, tuple(_label(step.causes[len(now.causes) :]) for step in steps))
+        return None
 
     def _rounds(self, now: Explanation) -> bool:
         """Whether the decisive difference at hand is no more than rounding."""
@@ -216,26 +245,14 @@ class Explainer:
             if replay is not None
         ]
         ends = [end for end in ends if end.standing.key > now.standing.key]
-        if not agreeing:  # what changes more than it explains is no decision of the candidate's
-            self._liken(now, [end for end in ends if end.standing.decisive is not None])
-            ends = [end for end in ends if end.standing.decisive is None]
         if not ends:
             return []
         best = max(end.standing.key for end in ends)
         tied = [end for end in ends if end.standing.key == best]
         return [self._step(now, end, [other.choice for other in tied if other is not end], complete) for end in tied]
 
-    def _liken(self, now: Explanation, refuted: list[Trial]) -> None:
-        """Note what has the effect that the candidate shows for a while: a clue, and no cause."""
-        if refuted:
-            self.likened.setdefault(now.target.address, tuple(_said(end.choice) for end in refuted))
-
     def _step(self, now: Explanation, end: Trial, others: Sequence[Choice], complete: bool) -> Explanation:
         thin = "" if complete else "it was found together with another one, and not all pairs were tried"
-        if _contradicts(end.standing.key, now.standing.key):
-            assert end.standing.first is not None
-            _, _, moment, kind, *_ = end.standing.first.address
-            thin = f"it changes what agreed before ({kind} at {moment}), so something else may have the same effect"
         causes = tuple(
             Found(
                 knob=name,
@@ -349,6 +366,12 @@ def _meets(replay: Replay, standing: Standing) -> bool:
     """Whether a replay has the values at which the two differed; without them, it would agree by saying nothing."""
     sites = [site for site in (standing.first, standing.decisive) if site is not None and site.candidate is not None]
     return all(replay.trace.row(site.address) is not None for site in sites)
+
+
+def _is_firm(step: Explanation, now: Explanation) -> bool:
+    """Whether a step gets past the decisive difference, and neither rests on little nor changes what agreed."""
+    key, before = step.standing.key, now.standing.key
+    return key[0] != before[0] and not step.causes[-1].thin and not _contradicts(key, before)
 
 
 def _contradicts(key: Key, before: Key) -> bool:
