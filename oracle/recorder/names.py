@@ -81,6 +81,8 @@ class Models:
         self.members: list[Member] = []
         self._attached: nn.Module | None = None
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._glimpsed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._calls: list[weakref.ref[nn.Module]] = []  # of those that were glimpsed, the first call of each
 
     def attach(self, model: nn.Module) -> None:
         """Take names from this model: wherever its parameters turn up, they carry the names they have here."""
@@ -95,6 +97,28 @@ class Models:
         self._seen.add(root)
         self.adopt(root.parameters())
         self._add(root)
+
+    def glimpse(self, module: nn.Module) -> None:
+        """Note a call that is none of training's own, such as one without gradients, should an optimizer train it."""
+        if module not in self._glimpsed:
+            self._glimpsed.add(module)
+            self._calls.append(weakref.ref(module))
+
+    def recall(self, parameters: Iterable[Tensor]) -> bool:
+        """Take modules that were only glimpsed for models, where these parameters are theirs; returns whether some are.
+
+        A block that is recomputed in the backward runs without gradients first.
+        """
+        if not self._calls:
+            return False
+        known = {id(parameter) for _, parameter in self.parameters()}
+        lost = [parameter for parameter in parameters if id(parameter) not in known]
+        before = len(self.members)
+        calls, self._calls = self._calls, []
+        for module in (call() for call in calls if lost):
+            if module is not None and _share(module, lost):
+                self.see(module)
+        return len(self.members) > before
 
     def adopt(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Take the attached model for the one that trains if none was seen yet.

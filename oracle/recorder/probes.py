@@ -124,6 +124,7 @@ class Recorder:
         self._optimizers: list[Optimizer] = []
         self._arguments: dict[str, dict[str, Any]] = {}  # of all of them, as written
         self._trainable: list[str] | None = None  # names at the start of the run; None before it
+        self._started: set[str] = set()  # tensors that were recorded at the start
         self._micro = -1  # the last one since the last update
         self._forwards = Forwards()
         self._forward: Forward | None = None  # the pass going on
@@ -303,6 +304,8 @@ class Recorder:
             self._root = module
             self._models.see(module)
             self._forward = self._begin_forward(apart=False)
+        else:
+            self._models.glimpse(module)
 
     def _forward_ends(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if module is not self._root:
@@ -355,9 +358,15 @@ class Recorder:
             return
         self._models.adopt(parameters)
         self._trainable = [name for name, parameter in self._models.parameters() if parameter.requires_grad]
-        self._record(*START, "parameter", self._models.parameters())
-        self._record(*START, "buffer", self._models.buffers())
+        self._record_start()
         self._record(*START, "rng", _generators())
+
+    def _record_start(self) -> None:
+        """Record the tensors of the models as they are before training, each once."""
+        for kind, rows in (("parameter", self._models.parameters()), ("buffer", self._models.buffers())):
+            fresh = [(name, tensor) for name, tensor in rows if name not in self._started]
+            self._started.update(name for name, _ in fresh)
+            self._record(*START, kind, fresh)
 
     # Backward
 
@@ -403,8 +412,12 @@ class Recorder:
     # Update
 
     def _step_begins(self, step: Step) -> None:
-        if step.rates is not None:  # otherwise a closure opens the first micro-batch
-            self._begin(parameters_of(step.optimizer))
+        if step.rates is None:  # a closure opens the first micro-batch
+            return
+        parameters = parameters_of(step.optimizer)
+        self._begin(parameters)
+        if self._models.recall(parameters) and self.updates == 0:
+            self._record_start()
 
     def _step_ends(self, step: Step) -> None:
         if step.taken == self._taken:  # no other optimizer stepped inside this step

@@ -1110,3 +1110,20 @@ def test_a_skipped_step_is_of_the_optimizers_that_would_have_stepped(skipped: in
         state,
         state,
     ]
+
+
+def test_a_block_that_is_recomputed_has_its_names_though_nothing_around_it_is_a_module() -> None:
+    def train(recorder: Recorder) -> None:
+        first, block = linear(), nn.Sequential(nn.Linear(1, 1), nn.Tanh())
+        optimizer = torch.optim.SGD([*first.parameters(), *block.parameters()], lr=0.5)
+        for _ in range(2):
+            checkpoint(block, first(X), use_reentrant=True).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    rows, _ = record(train)
+    names = ["weight", "0.weight", "0.bias"]
+    assert rows.names(-1, -1, "start", "parameter") == names
+    for update in range(2):
+        assert rows.names(update, -1, "update", "parameter") == names
+        assert rows.names(update, -1, "consume", "gradient") == names
