@@ -167,9 +167,9 @@ def _table(rows: list[list[str]]) -> list[str]:
 
 
 def _write_json(file: str, content: dict[str, Any]) -> None:
-    from oracle.result import write_text
+    from oracle.result import encode, write_text
 
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(encode(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if file == "-":
         click.echo(text, nl=False)
     else:

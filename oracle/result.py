@@ -375,7 +375,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict, `schema` first."""
-        plain = _encode(self)
+        plain = encode(self)
         return {"schema": plain.pop("schema"), **plain}
 
     def to_json(self) -> str:
@@ -442,21 +442,21 @@ def write_text(path: str | Path, text: str) -> None:
         raise OutputError(f"cannot write {path}: {reason}: name a file in a writable folder with room left") from error
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """Dataclasses, mappings and sequences as plain JSON data."""
     if dataclasses.is_dataclass(value):
-        return {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _encode(item) for key, item in value.items()}
+        return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
+        return [encode(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def _decode(expected: Any, value: Any, where: str) -> Any:
-    """The value of type `expected` that `_encode` made plain."""
+    """The value of type `expected` that `encode` made plain."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if dataclasses.is_dataclass(expected):
         return _decode_dataclass(expected, value, where)

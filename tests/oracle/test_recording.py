@@ -12,18 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 
 from diffs.trace import open_trace
 from diffs.verdict import Policy
 from oracle import record, recording
+from oracle.cli import main
 from oracle.diff import Request, diff
 from oracle.errors import OracleError, OutputError
 from oracle.recorder.session import Options
 from oracle.recorder.trace import TraceError
 from oracle.recording import Recording
+from oracle.result import encode
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/recordings.schema.json").read_text())
 ORACLE = [sys.executable, "-m", "oracle"]
 
 
@@ -42,7 +46,9 @@ def recorded(folder: Path, *command: str, **options: Any) -> Recording:
 
 
 def compared(reference: Path, candidate: Path) -> dict[str, Any]:
-    return diff(Request(reference=reference, candidate=candidate, policy=Policy.parse("exact"))).content
+    content = diff(Request(reference=reference, candidate=candidate, policy=Policy.parse("exact"))).content
+    jsonschema.validate(json.loads(json.dumps(encode(content))), SCHEMA)
+    return content
 
 
 def notes(found: Recording) -> list[str]:
@@ -69,6 +75,7 @@ def test_a_recorded_script_ends_as_it_does_alone(original: Path, script: str, tm
     alone, ours = torch.load(tmp_path / "alone.pt"), torch.load(original / "state.pt")
     assert all(torch.equal(alone[name], ours[name]) for name in alone)
     facts = json.loads((original / "trace" / "recording.json").read_text())
+    jsonschema.validate(facts, SCHEMA)
     assert facts["exit_code"] == 0
     assert [(one["complete"], one["updates"], one["rank"]) for one in facts["traces"]] == [(True, 6, 0)]
     with open_trace(original / "trace") as trace:
@@ -134,6 +141,16 @@ class Outer(torch.nn.Module):
 
 model = Outer(model)
 data = """
+
+
+def test_a_nan_is_written_as_json_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("one", 0.1), ("two", float("nan"))):
+        with record(tmp_path / name):
+            train(2, lr=rate)
+    assert main(["diff", str(tmp_path / "one"), str(tmp_path / "two"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
+    jsonschema.validate(told, SCHEMA)
+    assert told["first_divergence"]["candidate"] == "NaN"
 
 
 @pytest.mark.slow

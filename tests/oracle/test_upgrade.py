@@ -7,14 +7,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
+from diffs.verdict import Policy
 from oracle.bisection import changes
 from oracle.cli import main
+from oracle.environment import Environment
 from oracle.report.upgrades import upgrade_lines
 from oracle.result import At, Cause, Compared, Result, Site, Unexplained
-from oracle.upgrade import Side, Step, Upgrade, _changes, worst
+from oracle.upgrade import Side, Step, Upgrade, _changes, of_script, worst
 
 RESULT = Result(
     command="check", verdict="match", policy="noise", passed=True, reference={}, candidate={},
@@ -51,16 +55,42 @@ def test_a_side_with_what_no_knob_explains_is_not_understood() -> None:
     assert not replace(known, result=replace(known.result, verdict="not_comparable")).understood
 
 
-def test_the_report_names_what_changes() -> None:
+def schema(root: Path) -> dict[str, Any]:
+    return json.loads((root / "docs/recordings.schema.json").read_text())
+
+
+def test_the_report_names_what_changes(root: Path) -> None:
     old, new = side("p==1"), side("p==2", cause("x", "one"))
     step = Step(reference="p==1", candidate="p==2", verdict="diverged", changes=tuple(_changes(old, new)))
     found = Upgrade(sides=(old, new), steps=(step,), policy="noise", passed=False, between=("p==1.5",))
     text = list(upgrade_lines(found))
     assert text[:2] == ["p==1 -> p==2: training changes", "  x: textbook -> one, semantic"]
     assert "not run, because nothing changes around them: p==1.5" in text
+    jsonschema.validate(json.loads(json.dumps(found.to_dict())), schema(root))
     assert (
         found.verdict == "diverged" and json.loads(json.dumps(found.to_dict()))["steps"][0]["changes"][0]["knob"] == "x"
     )
+
+
+def test_a_script_under_versions_of_which_one_fails(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Environment(python=sys.executable, layer=None, holds={}, versions={"xxhash": "1"}, seconds=0)
+    monkeypatch.setattr("oracle.upgrade.environment.prepare", lambda *asked, **how: here)
+    source = (root / "tests/scripts/plain.py").read_text()
+    count = tmp_path / "count"
+    fails = f"import pathlib\ncount = pathlib.Path({str(count)!r})\ncount.write_text(str(int(count.read_text()) + 1))\n"
+    death = "            optimizer.step()\n            assert count.read_text() != '3'\n"
+    (tmp_path / "s.py").write_text(fails + source.replace("            optimizer.step()\n", death))
+    count.write_text("0")
+    content, printed = of_script(
+        [sys.executable, str(tmp_path / "s.py"), str(tmp_path / "s.pt")], [("a==1",), ("a==2",), ("a==3",)], (), None,
+        Policy.parse("exact"), lambda words: None,
+    )  # fmt: skip
+    assert [step["verdict"] for step in content["steps"]] == ["match", "not_comparable"]
+    assert content["steps"][1]["reason"] == "a==3: the command ended with exit code 1"
+    assert printed[-1] == "  NOT COMPARABLE: a==3: the command ended with exit code 1"
+    jsonschema.validate(json.loads(json.dumps(content)), schema(root))
 
 
 def test_the_worst_of_a_chain() -> None:
