@@ -20,6 +20,7 @@ import click
 
 from oracle import __version__
 from oracle.errors import USAGE_ERRORS, OracleError, near_miss
+from oracle.output import Output
 from oracle.tasks import fixtures, list_tasks
 
 USAGE, UNDECIDED, CTRL_C, TERMINATED = 2, 3, 130, 143
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments is None:  # a process of our own: it leaves nothing behind, as after Ctrl-C
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+            sys.stdout = Output(sys.stdout) if sys.stdout else None  # type: ignore[assignment]
         rest = [word for word in ours if word != "--debug"] + given[len(ours) :]
         return cli.main(rest, prog_name="oracle", standalone_mode=False, obj=given) or 0
     except click.ClickException as error:
@@ -62,9 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", CTRL_C)
-    except BrokenPipeError:
-        sys.stdout = None  # the reader left; nothing may be flushed to it on the way out
-        return 0
     except Exception as error:
         if debug:
             raise

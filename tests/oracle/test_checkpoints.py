@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,16 @@ def test_plain_state_alone_is_compared_and_says_so(files: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("MATCH: all plain state; neither holds a tensor\n")
     assert main(["diff", "one.pt", "other.pt"]) == 1
     assert capsys.readouterr().out.startswith("DIFFERS in other: 1 value; first: lr\n")
+
+
+@pytest.mark.parametrize(("other", "code"), [("a.pt", 0), ("ulp.pt", 1), ("cut.pt", 3)])
+def test_a_reader_who_leaves_changes_no_exit_code(files: Path, other: str, code: int, root: Path) -> None:
+    (files / "cut.pt").write_bytes((files / "a.pt").read_bytes()[:300])
+    line = [sys.executable, "-c", "import sys; from oracle.cli import main; sys.exit(main())", "diff", "a.pt", other]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == code and (code == 3) == bool(said)
