@@ -171,13 +171,17 @@ def _first(
             break
         if found.decisive or (unstepped and place in UNSTEPPED):
             first = first or found
-            inside = first is not found and not any(d.address.micro == 0 for d in latent.values())
-            if place in GIVEN and inside and _in_closure(left, right):
+            if place in GIVEN and _in_closure(left, right) and not _before_a_step([first, *latent.values()]):
                 first = found
                 break
         else:
             latent.setdefault(place, found)
     return first, list(latent.values())
+
+
+def _before_a_step(found: list[Difference]) -> bool:
+    """Whether one of the differences is in the first loss of an update, which a closure computes before it moves."""
+    return any(d.address.micro == 0 and d.address.kind != "rng" for d in found)
 
 
 def _site(left: Trace, right: Trace, first: Difference, unseeded: set[tuple[str, str]]) -> Site:
