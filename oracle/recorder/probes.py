@@ -357,6 +357,7 @@ class Recorder:
                 self.batches += 1
             for moment, kind, name, value in forward.rows:
                 self.put(Address(update, micro, moment, kind, name, self.rank), value)
+            forward.rows.clear()  # a loss that is kept keeps the pass
         return micro
 
     def _clip(self, argument: str, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

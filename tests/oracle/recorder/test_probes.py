@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -1127,3 +1128,21 @@ def test_a_block_that_is_recomputed_has_its_names_though_nothing_around_it_is_a_
     for update in range(2):
         assert rows.names(update, -1, "update", "parameter") == names
         assert rows.names(update, -1, "consume", "gradient") == names
+
+
+def test_a_loss_that_is_kept_keeps_no_batch() -> None:
+    model, batches, losses = linear(), [X.clone() for _ in range(2)], []
+
+    def train(recorder: Recorder) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for number, batch in enumerate(batches):
+            losses.append(job_loss(recorder, model, {"x": batch, "id": [number]}))
+            losses[-1].backward()
+            optimizer.step()
+
+    recorder = Recorder(lambda address, value: None, lambda: None)
+    with recorder:
+        train(recorder)
+    held = [one for one in gc.get_objects() if type(one) is Tensor and one.shape == X.shape and torch.equal(one, X)]
+    assert len(held) == len(batches) + 1  # ours, and X
+    assert len(losses) == 2
