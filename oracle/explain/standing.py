@@ -28,8 +28,7 @@ def rules(reference: Trace, candidate: Trace) -> Rules:
     step that takes it says nothing when the window opens. Optimizers over tensors that no model holds, as copies in
     another type or shape are, have nothing that could be compared by name.
     """
-    skipped = _skipped(reference) & _skipped(candidate)
-    void = {(update, "consume", "gradient") for update in skipped}
+    void = {(update, "consume", "gradient") for update in skipped(reference) & skipped(candidate)}
     void |= {(update, "schedule", "learning_rate") for update in _set_late(reference, candidate)}
     return replace(RULES, void=frozenset(void), partial=_nameless(candidate))
 
@@ -70,7 +69,7 @@ def _rates(trace: Trace, moment: str) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _skipped(trace: Trace) -> set[int]:
+def skipped(trace: Trace) -> set[int]:
     """The updates at which the loss scale shrank."""
     rows = chain(trace.rows_at(("start", "scaler")), trace.rows_at(("update", "scaler")))
     scales = {row.address.update: row.content for row in rows if row.address.name == "scale"}

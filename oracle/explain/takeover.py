@@ -18,7 +18,7 @@ from oracle.explain.numbers import (
     scaler_numbers,
     taken,
 )
-from oracle.explain.standing import Standing, rules
+from oracle.explain.standing import Standing, rules, skipped
 from oracle.explain.trials import Trials
 from oracle.replays import Pin, Reading, Replay
 from reference_loop.semantics import KNOBS
@@ -238,9 +238,11 @@ def _measures(cause: Found) -> bool:
 
 
 def _idle(without: Replay, within: Replay) -> bool:
-    """Whether a clip changed no gradient in a whole run."""
-    runs = ([row.digest for row in run.trace.rows_at(("consume", "gradient"))] for run in (without, within))
-    return len({tuple(digests) for digests in runs}) == 1
+    """Whether a clip changed no gradient that an optimizer took in a whole run."""
+    left_out = skipped(within.trace)
+    both = (run.trace.rows_at(("consume", "gradient")) for run in (without, within))
+    ours, theirs = ([row.digest for row in rows if row.address.update not in left_out] for rows in both)
+    return ours == theirs
 
 
 def _other_kind(reading: Reading, number: Number) -> str | None:
