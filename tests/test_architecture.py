@@ -178,6 +178,7 @@ ENTRIES = (
     "diffs/*.py",
     "oracle/__main__.py",
     "oracle/adapters/*.py",
+    "oracle/callbacks/*.py",
     "oracle/forkserver.py",
     "oracle/pytest_plugin.py",
     "oracle/profile/__main__.py",
