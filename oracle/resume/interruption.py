@@ -138,6 +138,8 @@ class Interruption:
         self.struck = True
         death = self.cut["death"]
         if death in SIGNALS:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background job has it
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             os.kill(os.getpid(), signal.Signals[death])
         else:
             raise Interrupted

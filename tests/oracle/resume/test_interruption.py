@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import signal
+
 import pytest
 
 from oracle.processes import DEFAULTS
@@ -92,3 +94,12 @@ def test_a_read_only_folder_refuses(die):
 def test_a_signal_that_is_ignored_interrupts_nothing(die):
     outcome, _ = die("Deaf", "2", "SIGTERM")
     assert (outcome["status"], outcome["interrupted"], outcome["struck"]) == ("completed", False, True)
+
+
+def test_sigint_ends_a_job_in_the_background_too(die):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        outcome, _ = die("Whole", "2", "SIGINT")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert outcome["error"]["type"] == "KeyboardInterrupt"
