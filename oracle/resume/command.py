@@ -376,9 +376,9 @@ class Resume:
     def _nearest(
         self, last: runs.Attempt, beginnings: Iterator[Point], newest: Point | None
     ) -> tuple[Pair, Comparison]:
-        """The beginning from which the resumed run is the uninterrupted one, else is so for longest.
+        """The beginning from which the resumed run is the uninterrupted one, else the likeliest.
 
-        The first update is where it began only if that is so, or if nothing had been saved.
+        Where nothing had been saved as a whole, that is the one from which it is so for longest.
         """
         chosen: tuple[Pair, Comparison] | None = None
         for point in beginnings:
@@ -386,8 +386,7 @@ class Resume:
             if comparison.first is None:
                 return pair, comparison
             if chosen is None or (
-                (newest is None or point != BEGINNING)
-                and Standing(comparison.first, None).key > Standing(chosen[1].first, None).key
+                newest is None and Standing(comparison.first, None).key > Standing(chosen[1].first, None).key
             ):
                 chosen = pair, comparison
         assert chosen is not None

@@ -103,6 +103,9 @@ def test_states_that_are_equal_are_told_apart_by_what_comes_of_them(server):
     one = SPECIMENS["h_loads_the_optimizer_if_it_is_there"]
     (found,) = resume(zoo.request(one), [parse("1:save")], server=server).resumptions
     assert (found.began, found.missing, found.status) == (1, "optimizer", "confirmed")
+    one = SPECIMENS["h_forgets_the_gradient"]
+    (found,) = resume(zoo.request(one), [parse("1")], server=server).resumptions
+    assert (found.began, found.began_micro, found.missing) == (0, 2, "accumulated_gradient")
 
 
 def test_a_run_that_trains_on_behind_the_end_diverges(server):
