@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.decoder import Training
 from benchmarks.figure import ROUNDS, Figure, in_pairs, main
-from oracle.recorder import patches, probes
+from oracle.recorder import patches, probes, steps
 from oracle.recorder.trace import TraceWriter
 
 STATE = (("consume", "gradient"), ("update", "parameter"), ("update", "optimizer_state"))
@@ -72,7 +72,7 @@ class Stopwatch:
     @contextmanager
     def around_probes(self) -> Iterator[None]:
         """Count every hook and replaced function that is installed in the block."""
-        hook, wrap = probes._unless_compiling, patches._wrap
+        hook, wrap = patches.unless_compiling, patches._wrap
 
         def timed_hook(probe: Callable[..., None]) -> Callable[..., None]:
             return self.running(hook(probe))
@@ -81,7 +81,8 @@ class Stopwatch:
             return self.running(wrap(self.paused(original), around))
 
         with (
-            mock.patch.object(probes, "_unless_compiling", timed_hook),
+            mock.patch.object(probes, "unless_compiling", timed_hook),
+            mock.patch.object(steps, "unless_compiling", timed_hook),
             mock.patch.object(patches, "_wrap", timed_wrap),
         ):
             yield

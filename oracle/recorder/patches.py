@@ -48,6 +48,16 @@ class Patches:
             self._undone.pop()()
 
 
+def unless_compiling(probe: Callable[..., None]) -> Callable[..., None]:
+    """A hook that is nothing to torch.compile and cannot change what it is shown."""
+
+    def hook(*args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            probe(*args)
+
+    return hook
+
+
 def _wrap(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

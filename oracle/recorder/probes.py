@@ -27,7 +27,7 @@ from oracle.recorder import fidelity
 from oracle.recorder.forwards import Forward, Forwards
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
-from oracle.recorder.patches import Patches
+from oracle.recorder.patches import Patches, unless_compiling
 from oracle.recorder.steps import Step, Steps
 from oracle.recorder.updates import Update
 from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state
@@ -125,12 +125,12 @@ class Recorder:
     def install(self) -> None:
         """Put the probes in place."""
         patches = self._patches
-        ends = register_module_forward_hook(_unless_compiling(self._forward_ends), with_kwargs=True, always_call=True)
+        ends = register_module_forward_hook(unless_compiling(self._forward_ends), with_kwargs=True, always_call=True)
         # Removing the handle leaves an entry there.
         patches.also(functools.partial(nn.modules.module._global_forward_hooks_with_kwargs.pop, ends.id))
         for handle in (
             ends,
-            register_module_forward_pre_hook(_unless_compiling(self._forward_begins)),
+            register_module_forward_pre_hook(unless_compiling(self._forward_begins)),
         ):
             patches.also(handle.remove)
         self._steps.install(patches)
@@ -439,9 +439,12 @@ class Recorder:
 
     def _others(self, stepped: Any) -> list[Any]:
         """The optimizers for parameters that this one does not hold, which may step in the same update."""
+        made = list(self._steps.made())
+        if len(self._optimizers) == 1 and all(one is stepped for one in made):  # as nearly always
+            return []
         held = {id(parameter) for parameter in parameters_of(stepped)}
         trained = {id(parameter) for _, parameter in self._models.parameters()}
-        of_models = [one for one in self._steps.made() if not trained.isdisjoint(map(id, parameters_of(one)))]
+        of_models = [one for one in made if not trained.isdisjoint(map(id, parameters_of(one)))]
         found = {id(one): one for one in (*of_models, *(known.of for known in self._optimizers))}
         return [one for one in found.values() if held.isdisjoint(map(id, parameters_of(one)))]
 
@@ -579,16 +582,6 @@ class Recorder:
 def _transformed() -> bool:
     """Whether a transform of torch.func runs: its tensors hold nothing that could be read."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _unless_compiling(probe: Callable[..., None]) -> Callable[..., None]:
-    """A hook that is nothing to torch.compile and cannot change what it is shown."""
-
-    def hook(*args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            probe(*args)
-
-    return hook
 
 
 def _ids(batch: Any) -> Iterator[tuple[str, list[Any]]]:

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from oracle.recorder.optimizers import parameters_of
-from oracle.recorder.patches import Patches
+from oracle.recorder.patches import Patches, unless_compiling
+
+HOOKED_IN = register_optimizer_step_pre_hook.__module__  # whose frame calls the hooks and runs the step
 
 
 class Step:
@@ -62,7 +64,7 @@ class Steps:
     def install(self, patches: Patches) -> None:
         """Put the hooks in place."""
         patches.method(torch.optim.Optimizer, "__init__", self._make)
-        patches.also(register_optimizer_step_pre_hook(self._approach).remove)
+        patches.also(register_optimizer_step_pre_hook(unless_compiling(self._approach)).remove)
         patches.also(self._release)
 
     @property
@@ -106,20 +108,21 @@ class Steps:
 
     def _approach(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step is about to run: be the last of its own hooks before it, and the first behind it."""
-        if torch.compiler.is_compiling():
-            return
         if optimizer not in self._made:  # made before anybody looked, and perhaps not alone
             self._made.update(one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
         if optimizer not in self._hooked:
-            before = optimizer.register_step_pre_hook(self._before)
-            self._hooked[optimizer] = (before, optimizer.register_step_post_hook(self._after))
+            before = optimizer.register_step_pre_hook(unless_compiling(self._before))
+            self._hooked[optimizer] = (before, optimizer.register_step_post_hook(unless_compiling(self._after)))
         before, after = self._hooked[optimizer]
         optimizer._optimizer_step_pre_hooks.move_to_end(before.id)
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)
 
     def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self.begin(optimizer, sys._getframe(1), closure is not None)
+        frame = sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__") != HOOKED_IN:
+            frame = frame.f_back
+        self.begin(optimizer, frame, closure is not None)
 
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.end(optimizer)
@@ -128,6 +131,7 @@ class Steps:
         for handles in self._hooked.values():
             for handle in handles:
                 handle.remove()
+        self._hooked.clear()
 
 
 def _leaves_gradients(optimizer: Any) -> bool:

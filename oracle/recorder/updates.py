@@ -46,6 +46,10 @@ class Update:
             return
         left = {id(parameter) for other in waiting or () for parameter in parameters_of(other)}
         aside = waiting is not None and any(known.nameless for known in self.stepped)
+        if not left and not aside and not self._written:  # as nearly always
+            self._written = None
+            yield from models.parameters()
+            return
         own = {id(parameter) for known in self.stepped for parameter in parameters_of(known.of)} if aside else set()
         for name, parameter in models.parameters():
             key = id(parameter)
