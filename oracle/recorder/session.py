@@ -137,6 +137,7 @@ class Session:
 
     def _uninstall(self) -> None:
         self.recorder.uninstall()
+        self.recorder = Recorder(self._put, self._commit)  # lets go of models, and of the process groups in them
         if self._hook is not None:
             self._hook.remove()
 
