@@ -108,9 +108,9 @@ class Explainer:
             best = self._adopt(now)
             firm = [step for step in best if _is_firm(step, now)]
             if not firm and self._rounds(now):  # nothing sure, and nothing to be sure of
-                best = []
-                if self.floor.measure(self._with_gap(now.untouched)).covers:
-                    return self._with_gap(now.untouched)
+                best, left = [], self._with_gap(now.untouched)
+                if self.floor.measure(left).covers:
+                    return left
             if best and _contradicts(best[0].standing.key, now.standing.key):
                 end = self._in_spite(now, best)
                 if end is not None:

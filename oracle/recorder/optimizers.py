@@ -22,6 +22,7 @@ class Optimizer:
 
     of: the optimizer, or anything else with its `param_groups` and `state`.
     prefix: goes before every name; "" for the first optimizer of a run.
+    nameless: whether it holds tensors that belong to no model, as copies of parameters in another type or shape do.
     models: knows the names. written: the arguments that were yielded, by name; all optimizers of a run share it.
     """
 
@@ -30,6 +31,7 @@ class Optimizer:
         self.prefix = prefix
         self._models = models
         self.steps = 0
+        self.nameless = False
         self._identities: list[int] = []
         self._members = 0
         self._names: list[str] = []
@@ -43,6 +45,7 @@ class Optimizer:
             found = enumerate(self._models.names(parameters))
             self._names = [self.prefix + (name or f"parameter[{index}]") for index, name in found]
             self._identities, self._members = identities, members
+            self.nameless = any(name.endswith("]") and "parameter[" in name for name in self._names)
         names = iter(self._names)
         for group in self.of.param_groups:
             for parameter in group["params"]:
@@ -81,11 +84,6 @@ class Optimizer:
             at_hand = {id(group): rate for group, rate in zip(self.of.param_groups, taken, strict=False)}
         for name, _, group in self.parameters():
             yield name, float(group["lr"]) if taken is None else at_hand.get(id(group), float(group["lr"]))
-
-    @property
-    def nameless(self) -> bool:
-        """Whether it holds tensors that belong to no model, as copies of parameters in another type or shape do."""
-        return any(name.endswith("]") and "parameter[" in name for name in self._names)
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Yield the state of each parameter as `<parameter>.<key>`, down into lists and dicts."""
