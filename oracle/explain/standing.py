@@ -45,11 +45,11 @@ def _nameless(trace: Trace) -> frozenset[tuple[str, str]]:
 
 def _set_late(reference: Trace, candidate: Trace) -> set[int]:
     """The updates after which the candidate sets the next rate late, and then takes the one that the reference has."""
-    opened, taken = _rates(candidate, "schedule"), _rates(candidate, "consume")
+    opened, taken = rates_of(candidate, "schedule"), rates_of(candidate, "consume")
     late = {update for update, rates in opened.items() if update + 1 in taken and taken[update + 1] != rates}
     if not late:
         return set()
-    expected = _rates(reference, "consume")
+    expected = rates_of(reference, "consume")
     good = {update for update in late if taken[update + 1] == expected.get(update + 1)}
     never = max(opened)  # the rate after the last update is not set at all, by one that always sets it late
     return good | ({never} if good == late and never not in late and never + 1 not in expected else set())
@@ -58,7 +58,7 @@ def _set_late(reference: Trace, candidate: Trace) -> set[int]:
 _known: WeakKeyDictionary[Trace, dict[str, dict[int, dict[str, Any]]]] = WeakKeyDictionary()
 
 
-def _rates(trace: Trace, moment: str) -> dict[int, dict[str, Any]]:
+def rates_of(trace: Trace, moment: str) -> dict[int, dict[str, Any]]:
     """The learning rates of each update by parameter, read once: a trace that is compared does not change."""
     known = _known.setdefault(trace, {})
     if moment in known:

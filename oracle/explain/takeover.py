@@ -18,7 +18,7 @@ from oracle.explain.numbers import (
     scaler_numbers,
     taken,
 )
-from oracle.explain.standing import Standing, rules, skipped
+from oracle.explain.standing import Standing, rates_of, rules, skipped
 from oracle.explain.trials import Trials
 from oracle.replays import Pin, Reading, Replay
 from reference_loop.semantics import KNOBS
@@ -196,13 +196,7 @@ class Takeover:
 
     def _rates(self, now: Explanation) -> list[dict[int, dict[str, float]]]:
         """The learning rate of every parameter at every update, of the replay and of the candidate."""
-        sides: list[dict[int, dict[str, float]]] = []
-        for trace in (now.replay.trace, self.trials.candidate):
-            side: dict[int, dict[str, float]] = {}
-            for row in trace.rows_at(("consume", "learning_rate")):
-                side.setdefault(row.address.update, {})[row.address.name] = row.content
-            sides.append(side)
-        return sides
+        return [rates_of(trace, "consume") for trace in (now.replay.trace, self.trials.candidate)]
 
     def _rates_apart(self, now: Explanation, target: Difference) -> list[Explanation]:
         """Base rates of single parameters, where not all parameters' rates differ alike."""
