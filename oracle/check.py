@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +39,7 @@ class Request:
     """What to check.
 
     task, trainer: a name, or a file (`path.py`, `path.py:Class`).
+    arguments: what the trainer's class is constructed with.
     requirements, python, allow_torch: the candidate's environment.
     policy: which verdicts pass. strict: a difference in witnesses alone fails too.
     watch: note the files that the candidate writes.
@@ -53,6 +54,7 @@ class Request:
     task: str
     trainer: str
     recipe: Recipe
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
     python: str | None = None
     allow_torch: bool = False
@@ -272,6 +274,7 @@ class Case:
             },
             candidate={
                 "trainer": request.trainer,
+                "arguments": dict(request.arguments),
                 "versions": outcome.get("versions", {}),
                 "requirements": list(request.requirements),
                 "python": request.python,
@@ -296,6 +299,7 @@ def _spec(request: Request, semantics: Semantics, digest: str) -> dict[str, Any]
     return {
         "task": str(tasks.find_task(request.task)),
         "trainer": trainer,
+        "arguments": dict(request.arguments),
         "recipe": to_dict(request.recipe),
         "semantics": semantics.flat(),
         "digest": digest,

@@ -84,8 +84,9 @@ def _doubt(arguments: dict[str, Any], cause: Found, found: Explanation, case: Fi
     gap = min((gap.at.address for gap in found.gaps), key=_order, default=None)
     if gap is not None and _order(gap) <= _order(cause.at.address):
         return "an unexplained difference comes first, so nothing can be proven"
+    given = case.runs.spec["arguments"]
     try:
-        folder, ending = case.runs.otherwise(f"remedy-{cause.knob}", {"arguments": arguments})
+        folder, ending = case.runs.otherwise(f"remedy-{cause.knob}", {"arguments": given | arguments})
     except CandidateUsage as refused:
         return str(refused)
     trace = opened_trace(folder)

@@ -121,6 +121,8 @@ def _facts(case: Case, found: Explanation, cause: Cause, besides: tuple[str, ...
     findings, original = case.findings, case.findings.reading
     if case.request.device != "cpu":
         raise NoScript(f"scripts are written for the CPU, and this ran on {case.request.device}")
+    if case.request.arguments:
+        raise NoScript("scripts construct a trainer as it is by default, and this one was given arguments")
     if found.gaps:
         raise NoScript("something else differs that no knob explains, so that no plain loop is equal to the trainer")
     adopted = next(one for one in found.causes if (one.knob, one.candidate) == (cause.knob, cause.candidate))

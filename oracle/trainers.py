@@ -97,7 +97,7 @@ def imports(asked: str) -> tuple[str, ...]:
 def load_trainer(asked: str, arguments: Mapping[str, Any] | None = None) -> Trainer:
     """A trainer, ready to train, given an adapter's name or `path/to/file.py:Class`.
 
-    arguments: what its class is constructed with, one of its remedies; by default nothing.
+    arguments: what its class is constructed with; by default nothing.
 
     Raises:
         TrainerError: unknown name, missing package, no such file or class, a class that cannot be constructed
@@ -136,6 +136,7 @@ def _adapter(name: str, arguments: Mapping[str, Any]) -> Trainer:
             f"trainer {name!r} needs the package {package}, which this environment lacks: "
             f"pip install {package}, or --with '{package}==...'"
         )
+    importlib.import_module("oracle.adapters.arguments").check(name, arguments)
     return importlib.import_module(f"oracle.adapters.{name}").Adapter(**arguments)
 
 
@@ -168,7 +169,8 @@ def _from_file(asked: str, arguments: Mapping[str, Any]) -> Trainer:
     try:
         return kind(**arguments)
     except Exception as error:
-        how = "as its remedies state" if arguments else "without arguments"
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        how = f"with {given}, as was asked" if arguments else "without arguments"
         raise TrainerError(
             f"trainer file {path}: {name}() {pyfile.raised(error, path.resolve())}: a trainer is constructed {how}"
         ) from error

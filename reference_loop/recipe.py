@@ -378,17 +378,17 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Recipe:
         RecipeError: the file cannot be read or is not TOML, or it does not describe a recipe.
     """
     values = _read_file(Path(path)) if path is not None else {}
-    stated: dict[str, str] = {}
+    texts: dict[str, str] = {}
     try:
         if "semantics" in values:
             values["semantics"] = _flat_semantics(values["semantics"])
         for text in sets:
             keys, value = _parse_set(text)
-            stated[".".join(keys)] = text
+            texts[".".join(keys)] = text
             _put(values, keys, value)
         return from_dict(values)
     except RecipeError as error:
-        guilty = [text for key, text in stated.items() if f"{key}.".startswith(f"{error.key}.")]
+        guilty = [text for key, text in texts.items() if f"{key}.".startswith(f"{error.key}.")]
         named = str(error).startswith("--set ")
         source = f"--set {guilty[-1]}: " if guilty else f"{path}: " if path is not None and not named else ""
         raise RecipeError(f"{source}{error}", error.key) from None
@@ -553,11 +553,16 @@ def _parse_set(text: str) -> tuple[tuple[str, ...], Any]:
         raise RecipeError(f"--set takes KEY=VALUE, such as optimizer.lr=0.1, found {text!r}") from None
     if keys[0] == "semantics" and len(keys) > 1:
         keys = ("semantics", ".".join(keys[1:]))
+    return keys, stated(right)
+
+
+def stated(text: str) -> Any:
+    """The TOML value that a text is; the text itself where it is none, so that a word needs no quotes."""
     try:
-        parsed = tomllib.loads(f"value = {right.strip()}")
+        parsed = tomllib.loads(f"value = {text.strip()}")
     except tomllib.TOMLDecodeError:
         parsed = {}
-    return keys, parsed["value"] if len(parsed) == 1 else right.strip()
+    return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
 def _only_path(parsed: Mapping[str, Any]) -> tuple[str, ...]:

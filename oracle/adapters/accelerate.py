@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from oracle.adapters.arguments import told
 from oracle.errors import TrainerError
 
 
@@ -27,7 +28,7 @@ class Adapter:
     }
 
     def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments  # a remedy or a lever, by "Class.argument"
+        self.arguments = arguments  # by "Class.argument"
 
     def passes(self, recipe: Any) -> dict[str, Any]:
         """What is passed for a recipe, by "Class.argument"."""
@@ -55,7 +56,7 @@ class Adapter:
             raise TrainerError(f"trainer 'accelerate': {reason}")
         os.environ.update(told("environ", self.arguments))
         accelerator = Accelerator(**accelerator_arguments(job, self.arguments))
-        if told("float16", self.arguments):
+        if self.arguments.get("float16.on_cpu"):
             use_float16(accelerator)
         model = job.model()
         optimizer = job.optimizer(model)
@@ -88,11 +89,6 @@ class Adapter:
                     losses = []
                     if place.updates == recipe.updates:
                         break
-
-
-def told(owner: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of one class among settings by "Class.argument"."""
-    return {name.rpartition(".")[2]: value for name, value in settings.items() if name.startswith(f"{owner}.")}
 
 
 def use_float16(accelerator: Any) -> None:

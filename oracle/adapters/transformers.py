@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
-from oracle.adapters.accelerate import told, use_float16
+from oracle.adapters.accelerate import use_float16
+from oracle.adapters.arguments import told
 from oracle.errors import TrainerError
 
 # What `Trainer` can be told of an optimizer by arguments; a recipe that states more gets the optimizer object itself.
@@ -45,7 +46,7 @@ class Adapter:
     }
 
     def __init__(self, **arguments: Any) -> None:
-        self.arguments = arguments  # a remedy or a lever, by "Class.argument"
+        self.arguments = arguments  # by "Class.argument"
 
     def passes(self, recipe: Any) -> dict[str, Any]:
         """What is passed for a recipe, by "Class.argument"."""
@@ -90,7 +91,7 @@ class Adapter:
             extra["optimizers"] = (job.optimizer(trained), None)
         os.environ.update(told("environ", self.arguments))
         kind = trainer_class(recipe)
-        trainer = (in_float16(kind) if told("float16", self.arguments) else kind)(
+        trainer = (in_float16(kind) if self.arguments.get("float16.on_cpu") else kind)(
             model=trained,
             args=transformers.TrainingArguments(**arguments),
             train_dataset=job.train_data(),

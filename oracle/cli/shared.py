@@ -32,6 +32,36 @@ def recipe_options(command: Any) -> Any:
     return command
 
 
+argument_option = click.option(
+    "--argument",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Construct the trainer with it: float16.on_cpu=true.",
+)
+
+
+def asked_arguments(given: Sequence[str]) -> dict[str, Any]:
+    """What a trainer's class is constructed with, from `KEY=VALUE` texts; of one key the last text stands.
+
+    Raises:
+        UsageError: a text has no key or no value, or a value that JSON lacks.
+    """
+    from reference_loop.recipe import stated
+
+    found = {}
+    for text in given:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not key or not value:
+            raise click.UsageError(f"--argument takes KEY=VALUE, such as float16.on_cpu=true, found {text!r}")
+        found[key] = stated(value)
+        try:
+            json.dumps(found[key])
+        except TypeError:  # TOML has dates
+            raise click.UsageError(f"--argument {key}: JSON has no {found[key]!r}: write it as a text") from None
+    return found
+
+
 def asked_recipe(task: str, file: str | None, sets: Sequence[str], short: dict[str, int | None]) -> Any:
     from oracle.recipes import load_recipe
 

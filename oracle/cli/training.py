@@ -9,7 +9,16 @@ from pathlib import Path
 import click
 
 from oracle.cli.frame import UNDECIDED, cli, say
-from oracle.cli.shared import as_json, asked_recipe, check_writable, recipe_options, write_json, write_reports
+from oracle.cli.shared import (
+    argument_option,
+    as_json,
+    asked_arguments,
+    asked_recipe,
+    check_writable,
+    recipe_options,
+    write_json,
+    write_reports,
+)
 
 
 @cli.command()
@@ -48,6 +57,7 @@ def plan(
 @cli.command()
 @recipe_options
 @click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
+@argument_option
 @click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
 @click.option("--python", metavar="PATH", help="Run it with the interpreter of another environment.")
 @click.option("--allow-torch", is_flag=True, help="Let --with replace torch.")
@@ -72,9 +82,9 @@ def plan(
 )
 def check(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
-    seed: int | None, requirements: tuple[str, ...], python: str | None, allow_torch: bool, policy: str, strict: bool,
-    impact: bool, seeds: int, timeout: float | None, threads: int, device: str, keep: str | None, reruns: int,
-    **files: str | None,
+    seed: int | None, given: tuple[str, ...], requirements: tuple[str, ...], python: str | None, allow_torch: bool,
+    policy: str, strict: bool, impact: bool, seeds: int, timeout: float | None, threads: int, device: str,
+    keep: str | None, reruns: int, **files: str | None,
 ) -> int:  # fmt: skip
     """Train TASK by the reference loop and by a trainer; say where they first differ, and why.
 
@@ -93,6 +103,7 @@ def check(
     wanted = {kind: path for kind, path in files.items() if path is not None}
     for path in wanted.values():
         check_writable(path)
+    arguments = asked_arguments(given)
     find_task(task)
     find_trainer(trainer)
     recipe = asked_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
@@ -103,6 +114,7 @@ def check(
         task=task,
         trainer=trainer,
         recipe=recipe,
+        arguments=arguments,
         requirements=requirements,
         python=python,
         allow_torch=allow_torch,
@@ -132,6 +144,7 @@ def check(
 @cli.command()
 @recipe_options
 @click.option("--trainer", required=True, metavar="T", help="file.py:Class, or a name from `oracle list trainers`.")
+@argument_option
 @click.option("--cut", required=True, metavar="CUT", help="N, N.M, N:saved, N:save, N:evaluate, N,M..., or all.")
 @click.option("--death", metavar="HOW", help="exception, SIGTERM, SIGINT, SIGKILL, full-disk, "
               "read-only.  [default: exception]")  # fmt: skip
@@ -150,8 +163,9 @@ def check(
 @click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
 def resume(
     task: str, trainer: str, file: str | None, sets: tuple[str, ...], updates: int | None, epochs: int | None,
-    seed: int | None, cut: str, death: str | None, kills: int, warm: bool, requirements: tuple[str, ...],
-    python: str | None, strict: bool, timeout: float | None, threads: int, keep: str | None, **files: str | None,
+    seed: int | None, given: tuple[str, ...], cut: str, death: str | None, kills: int, warm: bool,
+    requirements: tuple[str, ...], python: str | None, strict: bool, timeout: float | None, threads: int,
+    keep: str | None, **files: str | None,
 ) -> int:  # fmt: skip
     """Interrupt a trainer, resume it in a fresh process, and compare it with its own uninterrupted run.
 
@@ -175,6 +189,7 @@ def resume(
     wanted = {kind: path for kind, path in files.items() if path is not None}
     for path in wanted.values():
         check_writable(path)
+    arguments = asked_arguments(given)
     find_task(task)
     find_trainer(trainer)
     recipe = asked_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
@@ -186,6 +201,7 @@ def resume(
         task=task,
         trainer=trainer,
         recipe=recipe,
+        arguments=arguments,
         requirements=requirements,
         python=python,
         policy=Policy.parse("exact"),

@@ -52,6 +52,8 @@ def _command(result: Result) -> str:
     """The command that checks the smallest recipe."""
     candidate, reference = result.candidate, result.reference
     words = ["oracle", "check", str(reference.get("task")), "--trainer", str(candidate.get("trainer"))]
+    for name, value in (candidate.get("arguments") or {}).items():
+        words += ["--argument", f"{name}={_literal(value)}"]
     for requirement in candidate.get("requirements") or ():
         words += ["--with", requirement]
     if candidate.get("python"):

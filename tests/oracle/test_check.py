@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 
 import pytest
@@ -234,3 +235,32 @@ def test_the_command_line_writes_what_it_is_asked_for(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("MATCH over 2 updates")
     assert json.loads(files["json"].read_text())["verdict"] == "match"
     assert all(path.stat().st_size for path in files.values())
+
+
+def test_an_argument_of_the_command_line_reaches_the_trainer_and_the_result(tmp_path, capsys):
+    (tmp_path / "trainer.py").write_text(
+        "from __future__ import annotations\n"
+        "class Trainer:\n"
+        "    def __init__(self, words, rate=2.0):\n"
+        "        self.rate, self.words = rate, words\n"
+        "    def train(self, job):\n"
+        "        assert self.words == 'bare words'\n"
+        "        model = job.model()\n"
+        "        optimizer = job.optimizer(model)\n"
+        "        for group in optimizer.param_groups:\n"
+        "            group['lr'] *= self.rate\n"
+        "        for epoch in range(job.recipe.epochs):\n"
+        "            for batch in job.loader():\n"
+        "                job.loss(model, batch).backward()\n"
+        "                optimizer.step()\n"
+        "                optimizer.zero_grad()\n"
+    )
+    trainer, file = f"{tmp_path}/trainer.py:Trainer", f"{tmp_path}/result.json"
+    line = ["check", "regression", "--set", "accumulation=1", "--trainer", trainer, "--json", file]
+    given = ["--argument", "words=bare words", "--argument", "rate=1.0"]
+    assert main([*line, *given]) == 0
+    result = Result.read(file)
+    assert result.candidate["arguments"] == {"words": "bare words", "rate": 1.0}
+    assert shlex.split(result.rerun)[-4:] == given
+    assert main([*line, "--argument", "pace=1.0"]) == 2
+    assert "a trainer is constructed with pace=1.0, as was asked" in capsys.readouterr().err
