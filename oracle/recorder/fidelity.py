@@ -66,7 +66,7 @@ def _model(model: nn.Module, written: list[tuple[str, Tensor]], average: Mapping
 
 def _optimizer(optimizer: Any, written: list[tuple[str, Tensor]]) -> Iterator[tuple[str, str]]:
     states = [(match, tensor) for key, tensor in written if (match := _STATE.search(key)) is not None]
-    if not states:
+    if not states or not hasattr(optimizer, "state_dict"):  # the stand-in of another library's is no file's content
         return
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in leaves("", state):

@@ -37,8 +37,13 @@ class Optimizer:
         self._names: list[str] = []
         self._arguments = written
 
-    def parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-        """Yield (name, parameter, group). Names are looked up again only when the groups or the models changed."""
+    def parameters(
+        self, groups: Sequence[dict[str, Any]] | None = None
+    ) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        """Yield (name, parameter, group). Names are looked up again only when the groups or the models changed.
+
+        groups: the optimizer's, where they were read already: another library's may be made anew at each reading.
+        """
         parameters = parameters_of(self.of)
         identities, members = [id(parameter) for parameter in parameters], len(self._models.members)
         if identities != self._identities or members != self._members:
@@ -47,7 +52,7 @@ class Optimizer:
             self._identities, self._members = identities, members
             self.nameless = any(name.endswith("]") and "parameter[" in name for name in self._names)
         names = iter(self._names)
-        for group in self.of.param_groups:
+        for group in self.of.param_groups if groups is None else groups:
             for parameter in group["params"]:
                 name = next(names)
                 if parameter.requires_grad:
@@ -80,9 +85,10 @@ class Optimizer:
 
     def rates(self, taken: Sequence[float] | None = None) -> Iterator[tuple[str, float]]:
         """Yield the learning rate of each parameter; `taken` has those of the groups at another time."""
+        groups = self.of.param_groups
         if taken is not None:
-            at_hand = {id(group): rate for group, rate in zip(self.of.param_groups, taken, strict=False)}
-        for name, _, group in self.parameters():
+            at_hand = {id(group): rate for group, rate in zip(groups, taken, strict=False)}
+        for name, _, group in self.parameters(groups):
             yield name, float(group["lr"]) if taken is None else at_hand.get(id(group), float(group["lr"]))
 
     def state(self) -> Iterator[tuple[str, Any]]:
@@ -100,9 +106,10 @@ class Optimizer:
 
         A parameter that was not there before also has `<parameter>.optimized`: True.
         """
-        groups = {id(group): _arguments(group) for group in self.of.param_groups}
-        for name, _, group in self.parameters():
-            now, before = groups[id(group)], self._arguments.get(name, {})
+        groups = self.of.param_groups
+        arguments = {id(group): _arguments(group) for group in groups}
+        for name, _, group in self.parameters(groups):
+            now, before = arguments[id(group)], self._arguments.get(name, {})
             if now != before:
                 self._arguments[name] = now
                 changed = ((key, value) for key, value in now.items() if key not in before or before[key] != value)

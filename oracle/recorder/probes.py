@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from diffs.digest import available, digest_tensor
 from oracle.errors import TrainerError
 from oracle.recorder import fidelity
+from oracle.recorder.foreign import stand_in
 from oracle.recorder.forwards import Forward, Forwards
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
@@ -98,6 +99,7 @@ class Recorder:
         self._scaler: Any = None  # the one that is stepping an optimizer, or was attached
         self._rescaling: Any = None  # the one that stepped an optimizer and is yet to be updated
         self._knows_scaler = False
+        self._shown: list[Any] = []  # optimizers that are not torch's
         self._scheduler: Any = None
         self._ema: nn.Module | Mapping[str, Tensor] | None = None
 
@@ -168,7 +170,8 @@ class Recorder:
         """Show what the probes cannot find: torch's own optimizers, scalers and schedulers need no showing.
 
         model: gives its parameters their names, wherever they turn up.
-        optimizer: needs `param_groups`, `state` and `step`, as torch's optimizers have them.
+        optimizer: one of fastai's or Keras's, or with `param_groups`, `state` and `step`, as torch's optimizers have
+            them, or a stand-in as `oracle.recorder.foreign` describes it.
         scaler: needs `get_scale`.
         scheduler: needs `state_dict`.
         ema: averaged parameters, a module or a dict by name; read when the next window opens.
@@ -179,7 +182,7 @@ class Recorder:
         if model is not None:
             self._models.attach(model)
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            self._watch(optimizer)
+            self._watch(stand_in(optimizer))
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             self._scaler = scaler
         if scheduler is not None:
@@ -485,15 +488,20 @@ class Recorder:
 
     def _watch(self, optimizer: Any) -> None:
         """See the steps of an optimizer that is not torch's."""
-        if missing := [name for name in ("param_groups", "state", "step") if not hasattr(optimizer, name)]:
+        step = "stepped_by" if hasattr(optimizer, "stepped_by") else "step"
+        if missing := [name for name in ("param_groups", "state", step) if not hasattr(optimizer, name)]:
             raise TrainerError(
                 f"asked to observe {type(optimizer).__name__} as an optimizer, found no {', '.join(missing)}: "
                 "give it these as torch.optim.Optimizer has them"
             )
-        self._patches.instance(optimizer, "step", functools.partial(self._foreign_step, optimizer))
+        owner, method = getattr(optimizer, "stepped_by", (optimizer, "step"))
+        self._shown.append(optimizer)
+        self._patches.instance(owner, method, functools.partial(self._foreign_step, optimizer))
 
     def _foreign_step(self, optimizer: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._steps.begin(optimizer, sys._getframe(), closure=bool(args) or kwargs.get("closure") is not None)
+        took = optimizer.took(*args, **kwargs) if hasattr(optimizer, "took") else None
+        closure = not hasattr(optimizer, "stepped_by") and (bool(args) or kwargs.get("closure") is not None)
+        self._steps.begin(optimizer, sys._getframe(), closure, took)
         result = original(*args, **kwargs)
         self._steps.end(optimizer)
         return result
@@ -513,6 +521,11 @@ class Recorder:
         before, outer, self._scaler = self._taken, self._scaler, scaler
         try:
             result = original(scaler, optimizer, *args, **kwargs)
+            if (shown := self._shown_of(optimizer)) is not None:
+                if not _found_inf(scaler, optimizer):  # its own step comes next
+                    outer = scaler
+                    return result
+                optimizer = shown
             if self._taken == before:  # skipped, so that no hook fired
                 for skipped in self._steps.inner(optimizer) or [optimizer]:
                     self._take(skipped)
@@ -520,6 +533,16 @@ class Recorder:
         finally:
             self._scaler = outer
         return result
+
+    def _shown_of(self, optimizer: Any) -> Any:
+        """The shown optimizer in whose place another object is given to a scaler, with its parameters; None if none.
+
+        fastai's callback gives itself, to be told whether the step is to be skipped.
+        """
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return None
+        held = {id(parameter) for parameter in parameters_of(optimizer)}
+        return next((one for one in self._shown if not held.isdisjoint(map(id, parameters_of(one)))), None)
 
     def _scaler_update(self, original: Callable[..., None], scaler: Any, *args: Any, **kwargs: Any) -> None:
         original(scaler, *args, **kwargs)
@@ -582,6 +605,11 @@ class Recorder:
 def _transformed() -> bool:
     """Whether a transform of torch.func runs: its tensors hold nothing that could be read."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _found_inf(scaler: Any, optimizer: Any) -> bool:
+    """Whether a scaler saw gradients that overflowed, in the step of an optimizer just attempted."""
+    return any(bool(found) for found in scaler._found_inf_per_device(optimizer).values())
 
 
 def _ids(batch: Any) -> Iterator[tuple[str, list[Any]]]:

@@ -27,16 +27,23 @@ class Step:
     taken: how many steps there were when it began.
     """
 
-    def __init__(self, optimizer: Any, frame: FrameType, taken: int, closure: bool) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        frame: FrameType,
+        taken: int,
+        closure: bool,
+        gradients: dict[int, Tensor | None] | None = None,
+    ) -> None:
         self.optimizer, self.taken = optimizer, taken
         self._frame = frame
         self.again = False  # inside a step of the same optimizer, as when a class calls its parent's
-        self.gradients: dict[int, Tensor | None] | None = None
+        self.gradients = gradients
         self.rates: list[float] | None = None
         if closure:  # whose forwards and backwards come first
             return
         self.rates = [float(group["lr"]) if "lr" in group else 0.0 for group in optimizer.param_groups]
-        if not _leaves_gradients(optimizer):
+        if gradients is None and not _leaves_gradients(optimizer):
             grads = {id(parameter): parameter.grad for parameter in parameters_of(optimizer)}
             self.gradients = {key: None if grad is None else grad.detach().clone() for key, grad in grads.items()}
 
@@ -82,10 +89,15 @@ class Steps:
         found = [one() for one in self._inner.get(optimizer, ())]
         return [one for one in found if one is not None and one is not optimizer and not self.inner(one)]
 
-    def begin(self, optimizer: Any, frame: FrameType, closure: bool) -> None:
-        """A step begins. closure: whether it was given one. frame: what runs for as long as it."""
+    def begin(
+        self, optimizer: Any, frame: FrameType, closure: bool, gradients: dict[int, Tensor | None] | None = None
+    ) -> None:
+        """A step begins.
+
+        closure: whether it was given one. frame: what runs for as long as it. gradients: what it takes, where known.
+        """
         again = self.inside and any(step.optimizer is optimizer for step in self._running)
-        step = Step(optimizer, frame, self._taken(), closure)
+        step = Step(optimizer, frame, self._taken(), closure, gradients)
         step.again = again
         self._running.append(step)
         if not again:

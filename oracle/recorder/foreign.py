@@ -1,0 +1,131 @@
+"""Optimizers that are none of torch.optim, shown as if they were: one stand-in for each library that has its own.
+
+A stand-in has `param_groups` and `state` with torch.optim's names, and may have
+
+    stepped_by: (object, name of its method) that makes a step; without it, the stand-in's own `step`.
+    took: called with that method's arguments when a step begins; returns the gradients that it takes, by the identity
+        of the parameter. Without it, they are what `parameter.grad` holds then.
+
+Anybody's own optimizer can be shown by such an object, see docs/recording.md. Reading changes nothing: what is computed
+here are new tensors and plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Groups = list[dict[str, Any]]
+
+
+def stand_in(optimizer: Any) -> Any:
+    """What shows an optimizer; the optimizer itself where its library is none of these."""
+    for kind in type(optimizer).__mro__:
+        if (show := SHOWN.get((kind.__module__.partition(".")[0], kind.__name__))) is not None:
+            return show(optimizer)
+    return optimizer
+
+
+class Fastai:
+    """fastai's own `Optimizer`, whose `hypers` and `state` have names of their own."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._of = optimizer
+        self.stepped_by = (optimizer, "step")
+
+    @property
+    def param_groups(self) -> Groups:
+        """One group for each of its own, and one more for what of it does not decay."""
+        groups: Groups = []
+        for parameters, hyper in zip(self._of.param_lists, self._of.hypers, strict=True):
+            named = {"lr": float(hyper["lr"]), "weight_decay": hyper["wd"], **_averages(hyper)}
+            decaying = [p for p in parameters if self._decays(p)]
+            spared = [p for p in parameters if not self._decays(p)]
+            groups += [{"params": decaying, **named}, {"params": spared, **named, "weight_decay": 0.0}]
+        return groups
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """What it keeps of each parameter."""
+        return {p: self._named(p) for parameters in self._of.param_lists for p in parameters}
+
+    def _decays(self, parameter: Tensor) -> bool:
+        return bool(self._of.state.get(parameter, {}).get("do_wd", True))
+
+    def _named(self, parameter: Tensor) -> dict[str, Any]:
+        kept = self._of.state.get(parameter, {})
+        average = "exp_avg" if "sqr_avg" in kept else "momentum_buffer"
+        names = {"grad_avg": average, "sqr_avg": "exp_avg_sq", "step": "step"}
+        return {name: _counted(kept[key]) for key, name in names.items() if key in kept}
+
+
+def _averages(hyper: dict[str, Any]) -> dict[str, Any]:
+    """fastai's numbers for the averages, as torch.optim calls them."""
+    if "sqr_mom" not in hyper:
+        return {"momentum": hyper.get("mom", 0)}
+    return {"betas": (hyper["mom"], hyper["sqr_mom"]), "eps": hyper["eps"]}
+
+
+class Keras:
+    """An optimizer of Keras on torch: it accumulates and clips by itself, and `_backend_update_step` makes a step.
+
+    `momentum_buffer` is its velocity divided by the negative learning rate: the velocity has the rate in it.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._of = optimizer
+        self.stepped_by = (optimizer, "_backend_update_step")
+        self._steps, self._rate = 0, 0.0
+
+    def took(self, gradients: Any, variables: Any, learning_rate: Any) -> dict[int, Tensor]:
+        """A step begins with these gradients: divided and clipped."""
+        self._rate = float(learning_rate)
+        self._steps = int(self._of.iterations) + 1
+        return {id(v.value): gradient.detach().clone() for v, gradient in zip(variables, gradients, strict=True)}
+
+    @property
+    def param_groups(self) -> Groups:
+        """The variables that decay, and those that do not. The rate is that of the next step."""
+        of, variables = self._of, self._of._trainable_variables
+        named: dict[str, Any] = {"lr": float(of.learning_rate), "weight_decay": of.weight_decay or 0.0}
+        if hasattr(of, "beta_1"):
+            named |= {"betas": (of.beta_1, of.beta_2), "eps": of.epsilon, "amsgrad": of.amsgrad}
+        elif hasattr(of, "momentum"):
+            named |= {"momentum": of.momentum, "nesterov": of.nesterov}
+        decaying = [v.value for v in variables if of._use_weight_decay(v)]
+        spared = [v.value for v in variables if not of._use_weight_decay(v)]
+        return [{"params": decaying, **named}, {"params": spared, **named, "weight_decay": 0.0}]
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """What it keeps of each variable."""
+        return {v.value: dict(self._named(index)) for index, v in enumerate(self._of._trainable_variables)}
+
+    def _named(self, index: int) -> Iterator[tuple[str, Any]]:
+        kept = {
+            "exp_avg": "_momentums",
+            "exp_avg_sq": "_velocities",
+            "max_exp_avg_sq": "_velocity_hats",
+            "momentum_buffer": "momentums",
+        }
+        for name, own in kept.items():
+            if held := getattr(self._of, own, None):
+                value = held[index].value.detach()
+                yield name, value / -self._rate if own == "momentums" and self._rate else value
+        if hasattr(self._of, "_momentums"):
+            yield "step", _counted(self._steps)
+
+
+def _counted(value: Any) -> Any:
+    """A number of steps as torch.optim keeps it: a scalar tensor. Anything else as it is."""
+    return torch.tensor(float(value)) if isinstance(value, int) else value
+
+
+SHOWN: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("fastai", "Optimizer"): Fastai,
+    ("keras", "BaseOptimizer"): Keras,
+}
+"""The package and the class that a library's optimizers derive from."""
