@@ -50,5 +50,5 @@ def _takes(module: str, owner: str, argument: str) -> bool:
     kind = getattr(importlib.import_module(module), owner, None)
     if kind is None:
         return False
-    parameters = inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(kind if inspect.isfunction(kind) else kind.__init__).parameters
     return argument in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

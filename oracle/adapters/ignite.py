@@ -60,7 +60,7 @@ class Adapter:
         def each(updates: int) -> Any:
             return Events.ITERATION_COMPLETED(every=updates * recipe.accumulation)
 
-        trainer.add_event_handler(each(1), scheduler.step)
+        trainer.add_event_handler(each(1), lambda: scheduler.step())  # which takes no engine
         if recipe.log is not None:
             trainer.add_event_handler(each(recipe.log.every), lambda engine: job.log("loss", engine.state.output))
         if recipe.evaluate is not None:

@@ -55,7 +55,7 @@ class Adapter:
             raise TrainerError(f"trainer 'mmengine': {reason}")
         model = job.model()
         with amp_on_the_cpu() if self.arguments.get(ON_CPU) else ExitStack():
-            wrapper = optim_wrapper(job, model)
+            wrapper = optim_wrapper(job, model, self.arguments)
             arguments = runner_arguments(recipe, job.train_data())
             if recipe.schedule is not None:
                 arguments["param_scheduler"] = scheduler(job, wrapper)
@@ -114,12 +114,12 @@ def wrapper_arguments(recipe: Any) -> dict[str, Any]:
     return arguments
 
 
-def optim_wrapper(job: Any, model: torch.nn.Module) -> Any:
+def optim_wrapper(job: Any, model: torch.nn.Module, arguments: dict[str, Any]) -> Any:
     """The optimizer in mmengine's wrapper, which accumulates, clips and scales."""
     from mmengine.optim import AmpOptimWrapper, OptimWrapper
 
     kind = OptimWrapper if job.recipe.precision.dtype == "float32" else AmpOptimWrapper
-    return kind(optimizer=job.optimizer(model), **wrapper_arguments(job.recipe))
+    return kind(optimizer=job.optimizer(model), **wrapper_arguments(job.recipe) | told(kind.__name__, arguments))
 
 
 @contextmanager

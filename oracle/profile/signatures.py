@@ -74,7 +74,8 @@ def defaults(classes: Mapping[str, str], names: set[str]) -> list[tuple[str, str
     for name in sorted(names):
         owner, _, argument = name.rpartition(".")
         kind = getattr(importlib.import_module(classes[owner]), owner)
-        parameter = inspect.signature(kind.__init__).parameters.get(argument)
+        made = kind if inspect.isfunction(kind) else kind.__init__
+        parameter = inspect.signature(made).parameters.get(argument)
         if parameter is not None:
             found.append((name, shown(_default(kind, argument, parameter))))
     return found
