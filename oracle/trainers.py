@@ -83,15 +83,22 @@ def find_trainer(asked: str) -> None:
 OWN_IMPORTS = ("torch._dynamo",)
 """What torch itself imports at the first step of an optimizer; it takes most of a second."""
 
-LATE_IMPORTS = {"transformers": ("transformers.trainer",)}
-"""What an adapter imports only when it trains."""
+LATE_IMPORTS = {
+    "fabric": ("lightning.fabric",),
+    "ignite": ("ignite.engine", "ignite.handlers"),
+    "lightning": ("lightning.pytorch",),
+    "mmengine": ("mmengine.runner",),
+    "skorch": ("skorch.callbacks",),
+    "transformers": ("transformers.trainer",),
+}
+"""What an adapter imports only when it trains, where that is more than its package, or has another name."""
 
 
 def imports(asked: str) -> tuple[str, ...]:
     """Modules that a trainer will import: what a process that runs it many times can import once."""
     if is_file(asked):
         return OWN_IMPORTS
-    return (*OWN_IMPORTS, f"oracle.adapters.{asked}", _packages()[asked], *LATE_IMPORTS.get(asked, ()))
+    return (*OWN_IMPORTS, f"oracle.adapters.{asked}", *LATE_IMPORTS.get(asked, (_packages()[asked],)))
 
 
 def load_trainer(asked: str, arguments: Mapping[str, Any] | None = None) -> Trainer:

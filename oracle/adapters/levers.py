@@ -80,6 +80,100 @@ TABLES: dict[str, Table] = {
             Lever("", {}),
         ),
     ),
+    "fabric": Table(
+        classes={"Fabric": "lightning.fabric"},
+        carries={"precision.compute": ("Fabric.precision",)},
+        loop=frozenset(
+            (
+                "accumulation.tail", "clip.kind", "clip.moment", "data.tail", "evaluate.gradients", "evaluate.mode",
+                "evaluate.rng", "gradient.clear", "log.digits", "log.loss", "metric.aggregate", "model.mode",
+                "optimizer.decay", "optimizer.decay_set", "optimizer.kernel", "schedule.cadence", "schedule.formula",
+                "schedule.horizon", "schedule.on_skip", "schedule.order", "schedule.stop",
+            )
+        ),
+        levers=(
+            Lever(
+                "float16 that overflows",
+                {"float16.on_cpu": True, "clip_gradients.error_if_nonfinite": False},
+                FLOAT16.proves,
+            ),
+        ),
+    ),
+    "ignite": Table(
+        classes={"create_supervised_trainer": "ignite.engine"},
+        carries={"precision.compute": ("create_supervised_trainer.amp_mode",)},
+        loop=frozenset(
+            (
+                "clip.kind", "clip.moment", "data.order", "data.tail", "evaluate.gradients", "evaluate.mode",
+                "evaluate.rng", "log.digits", "log.loss", "metric.aggregate", "optimizer.decay",
+                "optimizer.decay_set", "optimizer.kernel", "schedule.cadence", "schedule.formula", "schedule.horizon",
+                "schedule.on_skip", "schedule.order",
+            )
+        ),
+        levers=(FLOAT16,),
+    ),
+    "lightning": Table(
+        classes={"LRSchedulerConfig": "lightning.pytorch.utilities.types", "Trainer": "lightning.pytorch"},
+        carries={
+            "clip.kind": ("Trainer.gradient_clip_algorithm",),
+            "clip.moment": ("Trainer.gradient_clip_val",),
+            "hyperparameter.max_norm": ("Trainer.gradient_clip_val",),
+            "precision.compute": ("Trainer.precision",),
+            "schedule.cadence": ("LRSchedulerConfig.interval",),
+        },
+        loop=frozenset(
+            (
+                "data.tail", "optimizer.decay", "optimizer.decay_set", "optimizer.kernel", "precision.loss",
+                "schedule.formula", "schedule.horizon",
+            )
+        ),
+        levers=(
+            Lever("ragged tail", {"LRSchedulerConfig.interval": "step"}),
+            Lever("decay and a clip that bites", {"Trainer.gradient_clip_algorithm": "value"}),
+            Lever("evaluation and log", {"Trainer.num_sanity_val_steps": 0}),
+            FLOAT16,
+        ),
+    ),
+    "mmengine": Table(
+        classes={
+            "AmpOptimWrapper": "mmengine.optim",
+            "OptimWrapper": "mmengine.optim",
+            "Runner": "mmengine.runner",
+        },
+        carries={
+            "clip.kind": ("OptimWrapper.clip_grad",),
+            "clip.moment": ("OptimWrapper.clip_grad",),
+            "data.order": ("Runner.train_dataloader",),
+            "data.tail": ("Runner.train_dataloader",),
+            "hyperparameter.max_norm": ("OptimWrapper.clip_grad",),
+            "precision.compute": ("AmpOptimWrapper.dtype",),
+        },
+        loop=frozenset(
+            (
+                "evaluate.gradients", "evaluate.mode", "evaluate.rng", "log.digits", "log.loss", "metric.aggregate",
+                "optimizer.decay", "optimizer.decay_set", "optimizer.kernel", "schedule.formula", "schedule.horizon",
+            )
+        ),
+        levers=(
+            Lever("bfloat16", {"float16.on_cpu": True}, ("precision.compute",)),
+            Lever("a loss in bfloat16", {"float16.on_cpu": True}, ("precision.loss",)),
+            FLOAT16,
+        ),
+    ),
+    "skorch": Table(
+        classes={"Accelerator": "accelerate", "NeuralNet": "skorch"},
+        carries={
+            "optimizer.decay": ("NeuralNet.optimizer",),
+            "precision.compute": ("Accelerator.mixed_precision",),
+        },
+        loop=frozenset(
+            (
+                "accumulation.tail", "evaluate.gradients", "evaluate.mode", "evaluate.rng", "log.digits",
+                "metric.aggregate", "schedule.cadence", "schedule.formula", "schedule.horizon",
+            )
+        ),
+        levers=(FLOAT16,),
+    ),
     "transformers": Table(
         classes={
             "AcceleratorConfig": "transformers.trainer_pt_utils",

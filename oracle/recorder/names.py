@@ -15,7 +15,12 @@ _OUTER = ("module.", "_orig_mod.")
 _ANYWHERE = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 # Wrappers that take any arguments, and where each keeps the module.
-_WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module", "DataParallel": "module"}
+_WRAPPERS = {
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "_FabricModule": "_forward_module",  # Lightning Fabric
+}
 
 
 def bare(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oracle.adapters import accelerate, transformers
+from oracle.adapters import accelerate, fabric, lightning, transformers
 from oracle.errors import TrainerError
 from oracle.job import Job
 from oracle.tasks import load_task
@@ -13,6 +13,10 @@ from reference_loop.recipe import from_dict
 REFUSED = [
     (accelerate, {"ema": {"decay": 0.9}}, "[ema]"),
     (accelerate, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (fabric, {"ema": {"decay": 0.9}}, "[ema]"),
+    (fabric, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (lightning, {"ema": {"decay": 0.9}}, "[ema]"),
+    (lightning, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"ema": {"decay": 0.9}}, "[ema]"),
     (transformers, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
@@ -25,7 +29,7 @@ def test_what_cannot_be_mapped_is_refused_by_its_name(adapter, values, named):
     assert named in adapter.Adapter().refuse(from_dict(values))
 
 
-@pytest.mark.parametrize("adapter", [accelerate, transformers])
+@pytest.mark.parametrize("adapter", [accelerate, fabric, lightning, transformers])
 def test_what_can_be_mapped_is_not_refused(adapter):
     full = {
         "optimizer": {"name": "adamw", "betas": [0.9, 0.95]},
@@ -50,7 +54,7 @@ def test_each_recipe_field_has_a_row_in_each_adapter_s_table(root):
 
     from reference_loop.recipe import Recipe
 
-    for name in ("accelerate", "transformers"):
+    for name in ("accelerate", "fabric", "lightning", "transformers"):
         text = (root / "docs" / "trainers" / f"{name}.md").read_text()
         absent = [
             field.name

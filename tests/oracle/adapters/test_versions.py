@@ -16,9 +16,19 @@ HERE = Path(__file__).parent
 @pytest.mark.trainers
 @pytest.mark.parametrize("version", ["==4.46.3", "==4.54.0", "==4.57.6", ""])
 def test_the_transformers_adapter_keeps_its_promises(root, version):
-    layer = environment.prepare([f"transformers{version}"])
-    path = os.pathsep.join(filter(None, [str(layer.layer or ""), os.environ.get("PYTHONPATH")]))
     tests = [str(HERE / "test_transformers.py"), str(root / "tests" / "fixtures"), "-k", "transformers or llama"]
+    keeps_its_promises(root, f"transformers{version}", tests)
+
+
+@pytest.mark.trainers
+def test_the_adapters_of_lightning_keep_their_promises(root):
+    keeps_its_promises(root, "lightning==2.6.6", [str(HERE / "test_lightning.py"), str(HERE / "test_fabric.py")])
+
+
+def keeps_its_promises(root: Path, requirement: str, tests: list[str]) -> None:
+    """Run tests where a requirement is met; they pass, and are not skipped for want of it."""
+    layer = environment.prepare([requirement])
+    path = os.pathsep.join(filter(None, [str(layer.layer or ""), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [layer.python, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-rs", *tests],
         cwd=root,
