@@ -172,8 +172,12 @@ class Trace:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What the run said about itself at its end; empty where it did not get there."""
+        return self.told(0)
+
+    def told(self, rank: int) -> dict[str, Any]:
+        """What one process of the run said about itself at its end; empty where it did not get there."""
         try:
-            return json.loads((self.folder / "manifest.json").read_text())
+            return json.loads((self.folder / f"manifest{f'.{rank}' if rank else ''}.json").read_text())
         except (OSError, ValueError):
             return {}
 

@@ -50,6 +50,12 @@ class Candidate:
     unsteady: frozenset[tuple[str, str]]
 
     @property
+    def shards(self) -> dict[str, Any]:
+        """Of parameters that are dealt to ranks, each rank's shard: rank -> parameter -> (dimension, start, length)."""
+        facts = {} if self.trace is None else {str(rank): self.trace.told(rank) for rank in self.trace.processes}
+        return {rank: told["shards"] for rank, told in facts.items() if told.get("shards")}
+
+    @property
     def ended(self) -> bool:
         """Whether it trained to its end."""
         return self.ending.status == "completed"
@@ -203,6 +209,8 @@ def _outcome(ending: Ending, timeout: float | None) -> CandidateOutcome:
         exit_code=ending.exit_code,
         timeout=timeout if status == "timed_out" else None,
         last_words=tuple(ending.last_words.splitlines()[-12:]) if status != "completed" else (),
+        rank=(ending.outcome or {}).get("rank"),
+        at=(ending.outcome or {}).get("at"),
     )
 
 

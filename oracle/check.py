@@ -128,6 +128,9 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
             if isinstance(reference, ReplayFailed):
                 raise reference
             replays.candidate = candidate.full
+            replays.shards = candidate.shards
+            if replays.shards:  # the reference is to be held against shards of the same cut
+                reference = replays.one(reading, **FULL)
             taken = {
                 f"candidate_{name}": value
                 for name, value in (candidate.ending.outcome or {}).get("seconds", {}).items()
@@ -268,7 +271,7 @@ class Case:
                 "task": request.task,
                 "recipe": to_dict(request.recipe),
                 "semantics": case.reading.semantics.flat(),
-                "versions": {name: outcome["versions"][name] for name in ("python", "torch")} if outcome else {},
+                "versions": {name: of for name, of in outcome.get("versions", {}).items() if name in ("python", "torch")},
                 "threads": request.threads,
                 "device": request.device,
             },
@@ -305,6 +308,7 @@ def _spec(request: Request, semantics: Semantics, digest: str) -> dict[str, Any]
         "digest": digest,
         "threads": request.threads,
         "device": request.device,
+        "ranks": request.recipe.parallel.ranks,
         "watch": request.watch,
     }
 

@@ -21,6 +21,7 @@ from reference_loop import randomness
 from reference_loop.moments import Address
 from reference_loop.operations import Evaluate, Fetch, Operation, Start
 from reference_loop.state import State
+from reference_loop.world import OnRank, World
 
 # Calibrated by `python -m benchmarks.floor`; docs/noise.md has the figures.
 MULTIPLE = 12.0
@@ -58,10 +59,11 @@ class Measured:
 
 
 def judge(
-    operations: Iterable[Operation], state: State, candidate: Mapping[Address, Any], *, through: int | None = None
+    operations: Iterable[Operation], state: State | World, candidate: Mapping[Address, Any], *, through: int | None = None
 ) -> list[dict[str, Any]]:
     """Every judged value that differs from the candidate's, each with its error and what the floor allows.
 
+    state: that training begins with; a World for the interleaved operations of several ranks.
     candidate: the candidate's values in full.
     through: the last update to judge.
     Returns, in causal order, dicts of `address`, `error` and `allowance` (2-norms over the tensor; a rate's absolute
@@ -70,15 +72,19 @@ def judge(
     measured = list(_measure(operations, state, candidate, through))
     places: dict[tuple[Any, ...], list[Measured]] = {}
     for value in measured:
-        places.setdefault((value.address.update, *value.address[2:4]), []).append(value)
+        places.setdefault(_place(value.address), []).append(value)
     found = []
     for value in measured:
         if value.differs:
-            place = places[value.address.update, *value.address[2:4]]
-            error, allowance = _allowance(value, place, short=state.dtype != torch.float32)
+            place = places[_place(value.address)]
+            error, allowance = _allowance(value, place, short=members(state)[0].dtype != torch.float32)
             within = value.settled or (error is not None and allowance is not None and error <= allowance)
             found.append({"address": value.address, "error": error, "allowance": allowance, "within": within})
     return found
+
+
+def _place(address: Address) -> tuple[Any, ...]:
+    return address.rank, address.update, address.moment, address.kind
 
 
 def _allowance(value: Measured, place: list[Measured], *, short: bool) -> tuple[float | None, float | None]:
@@ -98,27 +104,30 @@ def _allowance(value: Measured, place: list[Measured], *, short: bool) -> tuple[
 
 
 def _measure(
-    operations: Iterable[Operation], state: State, candidate: Mapping[Address, Any], through: int | None
+    operations: Iterable[Operation], state: State | World, candidate: Mapping[Address, Any], through: int | None
 ) -> Iterator[Measured]:
     """Every judged value of a run that starts each update from the candidate's state."""
-    truth: State | None = None
+    truth: State | World | None = None
     truths: dict[Address, torch.Tensor] = {}
     update = None
     for operation in operations:
         now = getattr(operation, "update", update)
         if through is not None and now is not None and now > through:
             break
-        if now != update and not isinstance(operation, Start):
+        kind = type(operation.operation if isinstance(operation, OnRank) else operation)
+        if now != update and kind is not Start:
             update, truth, truths = now, in_float64(state), {}
         generators = randomness.snapshot()
-        if truth is not None and not isinstance(operation, Fetch | Evaluate):  # metrics read data in its own precision
+        if isinstance(truth, World) and isinstance(state, World):
+            truth.generators = list(state.generators)
+        if truth is not None and kind not in (Fetch, Evaluate):  # metrics read data in its own precision
             for address, value in operation.do(truth):
                 if address[2:4] in JUDGED and isinstance(value, torch.Tensor):
                     truths[address] = value.detach().clone()
                     if address in candidate:
                         truth.put(address, candidate[address].double())
             randomness.restore(generators)
-        overflow = state.found_inf
+        overflow = members(state)[0].found_inf  # of one rank, it is found after they were reduced
         for address, value in operation.do(state):
             if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
                 other = candidate[address]
@@ -126,14 +135,24 @@ def _measure(
                 found.settled |= overflow and address.kind == "gradient" and not bool(other.isfinite().all())
                 yield found
                 state.put(address, other)
-        if isinstance(operation, Fetch) and truth is not None:
-            _share(state, truth)
         if truth is not None:
-            truth.found_inf, truth.skipped = state.found_inf, state.skipped
+            for ours, twin in zip(members(state), members(truth), strict=True):
+                if kind is Fetch:
+                    _share(ours, twin)
+                twin.found_inf, twin.skipped = ours.found_inf, ours.skipped
 
 
-def in_float64(state: State) -> State:
+def members(state: State | World) -> list[State]:
+    """The states of all ranks."""
+    return state.states if isinstance(state, World) else [state]
+
+
+def in_float64(state: State | World) -> State | World:
     """A copy of a run's state that computes in float64, from the same numbers."""
+    return World(list(map(_twin, state.states))) if isinstance(state, World) else _twin(state)
+
+
+def _twin(state: State) -> State:
     model = copy.deepcopy(state.model).double()
     twin = copy.copy(state)
     twin.model = model

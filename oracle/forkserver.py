@@ -8,6 +8,7 @@ task's model comes from the same libraries on both sides.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -103,6 +104,9 @@ def _in_fork(request: dict[str, Any], processes: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for stream, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    if request["kind"] == "candidate" and request["ranks"] > 1:
+        write_atomically(folder / "outcome.json", _on_ranks(request))
+        return 0
     if request["timeout"] is not None:
         signal.setitimer(signal.ITIMER_REAL, request["timeout"])
     if request["kind"] == "candidate":
@@ -114,6 +118,52 @@ def _in_fork(request: dict[str, Any], processes: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return 0
+
+
+class _Fork:
+    """One rank's process, as `oracle.ranks` watches it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            ended, status = os.waitpid(self.number, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if ended else None
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.number, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _on_ranks(request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out a candidate's request on all its ranks, each in a fork."""
+    from oracle import ranks
+    from oracle.worker import die_with_parent, outcome_name, write_atomically
+
+    folder, parent, port = Path(request["folder"]), os.getpid(), ranks.free_port()
+    forks = {}
+    for rank in range(request["ranks"]):
+        child = os.fork()
+        if child == 0:
+            die_with_parent(parent)
+            for stream, name in ((1, f"stdout.{rank}.txt"), (2, f"stderr.{rank}.txt")):
+                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            os.environ.update(ranks.environment(rank, request["ranks"], port))
+            faulthandler.register(signal.SIGUSR1)
+            own = {**request, "rank": rank}
+            outcome = _candidate(own)
+            write_atomically(folder / outcome_name(own), outcome)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0 if outcome.get("status") == "completed" else 1)
+        forks[rank] = _Fork(child)
+    return ranks.supervise(forks, folder, request["timeout"])
 
 
 def _candidate(request: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from reference_loop import randomness
 from reference_loop.data import build
@@ -29,6 +29,14 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 
 class Interrupted(BaseException):
     """Ends a job at the cut. A BaseException, so that a trainer that catches errors does not swallow it."""
+
+
+class EpochSampler(DistributedSampler):
+    """A DistributedSampler that is told its epoch: each iteration over it is the next one."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.set_epoch(self.epoch + 1)
 
 
 class Silence:
@@ -134,9 +142,13 @@ class Job:
 
     # How the recipe asks to train it
 
-    def loader(self) -> DataLoader:
-        """A plain DataLoader over the training data, the same at every call; each iteration over it is one epoch."""
-        return self._loader
+    def loader(self, *, shard: bool = True) -> DataLoader:
+        """A plain DataLoader over the training data, the same at every call; each iteration over it is one epoch.
+
+        shard: of several ranks, this one's samples, by a DistributedSampler that is told each epoch; False for all of
+            them, as one rank has them, for a trainer that deals them itself.
+        """
+        return self._sharded if shard and self.ranks > 1 else self._loader
 
     def eval_loader(self) -> DataLoader:
         """A plain DataLoader over the evaluation data, in its order, nothing dropped."""
@@ -157,6 +169,25 @@ class Job:
             data,
             batch_size=recipe.batch_size,
             shuffle=None if streamed else recipe.shuffle,
+            drop_last=recipe.drop_last,
+            num_workers=recipe.workers,
+        )
+
+    @cached_property
+    def _sharded(self) -> DataLoader:
+        data, recipe = self.train_data(), self.recipe
+        if isinstance(data, IterableDataset):
+            raise TaskError(
+                f"task {self.task.name!r}: its training data can only be iterated, and so cannot be dealt to "
+                f"{self.ranks} ranks: return a data set with __getitem__ and __len__"
+            )
+        sampler = EpochSampler(
+            data, self.ranks, self.rank, shuffle=recipe.shuffle, seed=recipe.seed, drop_last=recipe.drop_last
+        )
+        return DataLoader(
+            data,
+            batch_size=recipe.batch_size,
+            sampler=sampler,
             drop_last=recipe.drop_last,
             num_workers=recipe.workers,
         )

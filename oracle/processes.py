@@ -23,6 +23,7 @@ from oracle.worker import UNWRITABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "oracle" / "worker.py"
+RANKS = ROOT / "oracle" / "ranks.py"
 
 Status = Literal["completed", "raised", "killed", "hung", "usage"]
 
@@ -96,8 +97,10 @@ class Running:
             self._ask_where_it_is()
             self.kill()
             code = self.process.returncode
-            if _read_outcome(self.folder) is None:  # otherwise it had finished, and hung on its way out
-                return self._ending("hung", f"no end after {timeout:g} s", code)
+            outcome = _read_outcome(self.folder)
+            if outcome is None or outcome["status"] == "hung":  # otherwise it had finished, and hung on its way out
+                where = f": {outcome['error']['message']}" if outcome else ""
+                return self._ending("hung", f"no end after {timeout:g} s{where}", code, outcome)
         finally:
             self.kill()
         if code == UNWRITABLE:
@@ -129,7 +132,7 @@ class Running:
         return Ending(
             status=status,
             detail=detail,
-            signal=_signal(code) if status == "killed" else None,
+            signal=((outcome or {}).get("signal") or _signal(code)) if status == "killed" else None,
             exit_code=code,
             last_words=self._last_words(),
             outcome=outcome,
@@ -147,12 +150,15 @@ class Running:
                 self.process.wait(GRACE)
 
 
-def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | None = None) -> Running:
+def start(
+    spec: Mapping[str, Any], *, python: str | None = None, layer: Path | None = None, script: Path = WORKER
+) -> Running:
     """Start a worker for a spec. Several may run at once.
 
     spec: as `worker.py` takes it; what `DEFAULTS` has may be left out. Its `folder` and `workdir` are made.
     python: the interpreter of the candidate's environment; None is this one.
     layer: a folder of packages that come before that environment's.
+    script: what is run with the spec, the worker or another that takes one.
 
     The folder gets spec.json, stdout.txt, stderr.txt and what the worker writes. The worker leads a process group,
     which is killed when we end, however we do.
@@ -172,7 +178,7 @@ def start(spec: Mapping[str, Any], *, python: str | None = None, layer: Path | N
         file.write_text(json.dumps(full, indent=1), encoding="utf-8")
         with open(folder / "stdout.txt", "wb") as stdout, open(folder / "stderr.txt", "wb") as stderr:
             process = subprocess.Popen(
-                [python or sys.executable, str(WORKER), str(file)],
+                [python or sys.executable, str(WORKER if full["ranks"] == 1 else RANKS), str(file)],
                 env=pinned(full["threads"], layer),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -199,7 +205,7 @@ def ending_of_fork(folder: Path, outcome: Mapping[str, Any]) -> Ending:
     return Ending(
         status=outcome["status"] if ended else "hung" if alarm else "killed",
         detail=": ".join(filter(None, (error["type"], error["message"]))) if error else "",
-        signal=None if ended or alarm else _signal(code),
+        signal=outcome.get("signal") if ended else None if alarm else _signal(code),
         exit_code=code,
         last_words=_tail(folder / "stderr.txt") or _tail(folder / "stdout.txt"),
         outcome=outcome if ended else None,

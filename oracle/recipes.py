@@ -27,13 +27,8 @@ def refuse(recipe: Recipe) -> None:
     """Refuse what a recipe can say and no command can do.
 
     Raises:
-        RecipeError: several ranks, or an accepted cause that no report can name.
+        RecipeError: an accepted cause that no report can name.
     """
-    if recipe.parallel.ranks > 1:
-        raise RecipeError(
-            f"parallel.ranks = {recipe.parallel.ranks}: runs on several ranks are not supported yet: set it to 1",
-            "parallel.ranks",
-        )
     for entry in recipe.accept:
         if entry.cause not in KNOBS and not entry.cause.startswith("hyperparameter."):
             close = get_close_matches(entry.cause, KNOBS, n=1)

@@ -27,6 +27,7 @@ from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
 from reference_loop.semantics import Semantics
 from reference_loop.state import State
+from reference_loop.world import World, interleaved
 
 
 class Whole(Exception):
@@ -78,49 +79,70 @@ class Reference:
         recipe = from_dict(request["recipe"])
         semantics = [Semantics.from_flat(reading["semantics"]) for reading in self.readings]
         randomness.seed(recipe.seed)
-        self.state = State(
-            load_task(request["task"]),
-            recipe,
-            drop_last=semantics[0].data.tail == "drop",
-            workdir=Path(request["folder"]) / "work",
-            device=request["device"],
-            overrides=request["overrides"],
-        )
-        self.samples = count_samples(self.state.loader.data)
-        return [list(plan(recipe, s, self.samples)) for s in semantics]
+        self.ranks = recipe.parallel.ranks
+        self.states = [
+            State(
+                load_task(request["task"]),
+                recipe,
+                drop_last=semantics[0].data.tail == "drop",
+                rank=rank,
+                workdir=Path(request["folder"]) / "work" if rank == 0 else None,
+                device=request["device"],
+                overrides=request["overrides"],
+            )
+            for rank in range(self.ranks)
+        ]
+        self.run_on: Any = self.states[0] if self.ranks == 1 else World(self.states)
+        self.samples = count_samples(self.states[0].loader.data)
+        plans = [list(plan(recipe, s, self.samples)) for s in semantics]
+        return plans if self.ranks == 1 else [list(interleaved(each, self.ranks)) for each in plans]
 
     def _facts(self) -> dict[str, Any]:
-        return {"samples": self.samples, "units": [[*batch, counts] for batch, counts in self.state.units.items()]}
+        known = self.states[0].units if self.ranks == 1 else {}  # of several ranks, each has counts of its own
+        return {"samples": self.samples, "units": [[*batch, counts] for batch, counts in known.items()]}
 
     def _judged(self) -> dict[str, Any]:
         (operations,) = self._start()
         candidate = Pins(self.request["local"], None)
-        local = floor.judge(operations, self.state, candidate, through=self.request["through"])
+        local = floor.judge(operations, self.run_on, candidate, through=self.request["through"])
         return {"nan": None, "local": local, **self._facts()}
 
     def _recorded(self) -> dict[str, Any]:
         request = self.request
         plans = self._start()
-        self.writer = TraceWriter(
-            request["folder"],
-            digest=request["digest"],
-            capture=capture(request["capture"]),
-            budget_bytes=request["budget_bytes"],
-        )
+        self.writers = [
+            TraceWriter(
+                request["folder"],
+                rank,
+                request["digest"],
+                capture=capture(request["capture"]),
+                budget_bytes=request["budget_bytes"] // self.ranks,
+            )
+            for rank in range(self.ranks)
+        ]
         self.pins = Pins.of(request["pins"])
         last = request["through"]
         self.mine = explore({at: through(each, last) for at, each in enumerate(plans)}, self._do, self._fork)
         semantics = self.readings[self.mine[0]]["semantics"]
-        self.writer.close({"kind": "reference", "recipe": request["recipe"], "semantics": semantics})
+        for writer in self.writers:
+            writer.close({"kind": "reference", "recipe": request["recipe"], "semantics": semantics})
         return {"nan": self.nan, **self._facts()}
 
     def _do(self, operation: Operation) -> None:
-        interpreter.carry_out(operation, self.state, self._observe, self.pins)
+        interpreter.carry_out(operation, self.run_on, self._observe, self.pins)
 
     def _observe(self, address: Address, value: Any) -> None:
-        self.writer.put(address, value)
+        self.writers[address.rank].put(address, self._shown(address, value))
         if self.nan is None and address.kind in _KEPT and value.is_floating_point() and bool(value.isnan().any()):
             self.nan = address
+
+    def _shown(self, address: Address, value: Any) -> Any:
+        """A value as the candidate's rank holds it: its shard, where the candidate deals tensors to ranks."""
+        shards = self.request["shards"].get(str(address.rank))
+        if not shards or address.kind not in _SHARDED or value.dim() == 0:
+            return value
+        name = address.name.rpartition(".")[0] if address.kind == "optimizer_state" else address.name
+        return value.narrow(*shards[name]) if name in shards else value
 
     def _fork(self, numbers: list[int]) -> bool:
         """Send readings on in a process of their own; True in that process."""
@@ -141,16 +163,19 @@ class Reference:
         random.setstate(state)
         self.mine, self.lent, self.children = numbers, lent, []
         self.ours[0] = folder.resolve()
-        self.writer.move(folder)
-        self.state.workdir = folder / "work"
+        for writer in self.writers:
+            writer.move(folder)
+        self.states[0].workdir = folder / "work"
         self.pins = Pins.of(self.request["pins"])  # an open database is not carried across a fork
         return True
 
     def _part(self, folder: Path) -> None:
         """Leave in another folder what readings that part here go on from."""
-        self.writer.part(folder)
-        if self.state.workdir is not None and self.state.workdir.exists():
-            shutil.copytree(self.state.workdir, folder / "work")
+        for writer in self.writers:
+            writer.part(folder)
+        workdir = self.states[0].workdir
+        if workdir is not None and workdir.exists():
+            shutil.copytree(workdir, folder / "work")
 
     def _leave(self, outcome: dict[str, Any]) -> None:
         """Write the outcome of what this process carried out: one run, however many readings mean it."""
@@ -159,8 +184,7 @@ class Reference:
         for reading in same:
             folder = Path(reading["folder"])
             shutil.copytree(first["folder"], folder)
-            manifest = folder / "manifest.json"
-            if manifest.exists():
+            for manifest in folder.glob("manifest*.json"):
                 facts = json.loads(manifest.read_text(encoding="utf-8"))
                 write_atomically(manifest, {**facts, "semantics": reading["semantics"]})
         for child in self.children:
@@ -169,6 +193,7 @@ class Reference:
             self.slots.give()
 
 
+_SHARDED = frozenset({"parameter", "gradient", "optimizer_state"})
 _KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
 
 

@@ -153,6 +153,7 @@ class Replays:
 
     folder: where traces go, one folder a reading.
     candidate: the folder of the candidate's trace with tensors in full, for pins; set once it is there.
+    shards: of a candidate that deals tensors to ranks: rank -> parameter -> (dimension, start, length) of its shard.
     count: runs so far, each from the start of training. Readings that differ in knobs alone share a run up to where
         their plans part, and branch off it there.
     readings: readings carried out so far.
@@ -161,6 +162,7 @@ class Replays:
     def __init__(self, server: Server, task: str, folder: Path, *, digest: str, device: str) -> None:
         self.server, self.task, self.folder, self.digest, self.device = server, task, folder, digest, device
         self.candidate: Path | None = None
+        self.shards: Mapping[str, Mapping[str, Sequence[int]]] = {}
         self.count = self.readings = 0
         self._branches = device == "cpu"  # a process that uses an accelerator cannot fork
 
@@ -203,6 +205,7 @@ class Replays:
                     "budget_bytes": budget_bytes if capture else 0,
                     "digest": self.digest,
                     "device": self.device,
+                    "shards": self.shards,
                     **first,
                     "branches": others,
                 }

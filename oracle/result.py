@@ -172,6 +172,7 @@ class CandidateOutcome:
 
     error: "Type: message" of what it raised. signal: the name of what killed it, such as SIGKILL.
     timeout: the seconds it was given, where it was stopped for taking longer. last_words: the end of what it printed.
+    rank, at: of several ranks, the one that ended the run or held it up, and the last place where it was seen.
     """
 
     status: Literal["completed", "raised", "killed", "timed_out"]
@@ -181,6 +182,8 @@ class CandidateOutcome:
     exit_code: int | None = None
     timeout: float | None = None
     last_words: tuple[str, ...] = ()
+    rank: int | None = None
+    at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +395,7 @@ class Result:
         if not isinstance(plain, Mapping) or plain.get("schema") != SCHEMA:
             found = plain.get("schema", "none") if isinstance(plain, Mapping) else type(plain).__name__
             raise ResultError(f"a result of schema {SCHEMA} was expected, found {found}")
-        return _decode(cls, plain, "result")
+        return decode(cls, plain, "result")
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -455,7 +458,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _decode(expected: Any, value: Any, where: str) -> Any:
+def decode(expected: Any, value: Any, where: str) -> Any:
     """The value of type `expected` that `encode` made plain."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if dataclasses.is_dataclass(expected):
@@ -464,13 +467,13 @@ def _decode(expected: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         (expected,) = (argument for argument in arguments if argument is not type(None))
-        return _decode(expected, value, where)
+        return decode(expected, value, where)
     if origin is Literal and value in arguments:
         return value
     if origin is tuple and isinstance(value, list):
-        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is Mapping and isinstance(value, Mapping):
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if expected is Any:
         return _INFINITE.get(value, value) if isinstance(value, str) else value
     if expected is float and type(value) in (int, float):
@@ -494,7 +497,7 @@ def _decode_dataclass(expected: Any, value: Any, where: str) -> Any:
     needed = {item.name for item in dataclasses.fields(expected) if _has_no_default(item)}
     if missing := sorted(needed - set(value)):
         raise ResultError(f"{where}: missing: {', '.join(missing)}")
-    return expected(**{name: _decode(kinds[name], item, f"{where}.{name}") for name, item in value.items()})
+    return expected(**{name: decode(kinds[name], item, f"{where}.{name}") for name, item in value.items()})
 
 
 def _has_no_default(item: dataclasses.Field) -> bool:

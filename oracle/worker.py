@@ -41,19 +41,29 @@ class Finder:
 
 def main(arguments: list[str]) -> int:
     """Run the spec in the file that `arguments` names; returns the exit code."""
-    spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    spec = placed(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the parent asks a hung run where it is
     isolate(spec["root"])
     pin(spec["threads"])
     outcome, code = run(spec)
     try:
-        write_atomically(Path(spec["folder"]) / "outcome.json", outcome)
+        write_atomically(Path(spec["folder"]) / outcome_name(spec), outcome)
     except OSError as error:
         said = outcome["error"]["message"] if outcome["error"] else f"cannot write {error.filename}: {error.strerror}"
         say(said)
         return UNWRITABLE
     return code
+
+
+def placed(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of this process: of several ranks it is the one that the launcher's variables name."""
+    return spec if spec["ranks"] == 1 else {**spec, "rank": int(os.environ["RANK"])}
+
+
+def outcome_name(spec: dict[str, Any]) -> str:
+    """The file that the outcome goes to: of several ranks, one each."""
+    return "outcome.json" if spec["ranks"] == 1 else f"outcome.{spec['rank']}.json"
 
 
 def say(text: str) -> None:
@@ -110,9 +120,10 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     from reference_loop import randomness
 
     randomness.seed(spec["recipe"].get("seed", 0))
-    wanted, budget = capture(spec["capture"]), spec["budget_bytes"]
+    wanted, budget = capture(spec["capture"]), spec["budget_bytes"] // spec["ranks"]
     writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
-    recorder = Recorder(writer.put, writer.commit, rank=spec["rank"])
+    put = writer.put if spec["ranks"] == 1 else followed(writer.put, spec)
+    recorder = Recorder(put, writer.commit, rank=spec["rank"])
     entry = Entry(Path(spec["folder"])) if spec["resume_from"] is not None else None
     interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]), entry)
     job: Any = None
@@ -148,6 +159,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "flags": flags(spec["threads"]),
         "flags_before": before,
         "devices": recorder.devices,
+        "shards": recorder.shards,
         "reconfigured": job.reconfigured if job else {},
     }
     try:
@@ -160,6 +172,20 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     if said is not None and status == "raised":
         say(said["traceback"])
     return {"status": status, "error": said, **facts}, code
+
+
+def followed(put: Any, spec: dict[str, Any]) -> Any:
+    """`put`, with a note of each place on the way."""
+    from oracle.ranks import Whereabouts
+    from reference_loop.moments import causal_key
+
+    whereabouts = Whereabouts(Path(spec["folder"]), spec["rank"])
+
+    def follow(address: Any, value: Any) -> None:
+        whereabouts.note(causal_key(address)[:3], address.update, address.micro, address.moment)
+        put(address, value)
+
+    return follow
 
 
 MANIFEST = ("kind", "command", "task", "trainer", "recipe", "semantics", "device", "digest")

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from reference_loop.recipe import Recipe
+from reference_loop.shards import dealt
 from reference_loop.task import TaskError
 
 
@@ -42,25 +43,25 @@ def refuse_shared_stream(workers: int) -> None:
 
 
 class Loader:
-    """The training batches of a run, one epoch after another.
+    """The training batches of one rank of a run, one epoch after another.
 
     order: the current epoch's sample indices, known once its first batch was fetched.
     first_order: the first epoch's.
     """
 
-    def __init__(self, data: Any, recipe: Recipe, drop_last: bool) -> None:
-        self.data, self.recipe, self.drop_last = data, recipe, drop_last
+    def __init__(self, data: Any, recipe: Recipe, drop_last: bool, rank: int = 0) -> None:
+        self.data, self.recipe, self.drop_last, self.rank = data, recipe, drop_last, rank
         self.order: list[int] = []
         self.first_order: list[int] = []
         self._batches: Iterator[Any] = iter(())
 
-    def fetch(self, epoch: int, index: int, order: str, draws: str) -> dict[str, Any]:
+    def fetch(self, epoch: int, index: int, order: str, draws: str, shard: str = "") -> dict[str, Any]:
         """Batch `index` of an epoch, collated. Batches are asked for in turn; index 0 starts the epoch.
 
-        order, draws: values of the knobs `data.order` and `rng.loader_draws`.
+        order, draws, shard: values of the knobs `data.order`, `rng.loader_draws` and, with ranks, `data.shard`.
         """
         if index == 0:
-            self.start(epoch, order, draws)
+            self.start(epoch, order, draws, shard)
         batch = next(self._batches)
         if not isinstance(batch, dict):
             raise TaskError(
@@ -69,7 +70,9 @@ class Loader:
             )
         return batch
 
-    def start(self, epoch: int, order: str, draws: str, skip: int = 0, known: list[int] | None = None) -> None:
+    def start(
+        self, epoch: int, order: str, draws: str, shard: str = "", skip: int = 0, known: list[int] | None = None
+    ) -> None:
         """Begin an epoch.
 
         skip: batches to leave out at its beginning.
@@ -79,12 +82,17 @@ class Loader:
         workers = self.recipe.workers
         if isinstance(self.data, IterableDataset) or not hasattr(self.data, "__getitem__"):
             refuse_shared_stream(workers)
+            if shard not in ("", "replicate"):
+                raise TaskError(
+                    f"train_data can only be iterated, and so cannot be dealt to {self.recipe.parallel.ranks} ranks: "
+                    "return a data set with __getitem__ and __len__"
+                )
             stream = DataLoader(
                 self.data, self.recipe.batch_size, drop_last=self.drop_last, num_workers=workers, generator=generator
             )
             self._batches = itertools.islice(stream, skip, None)
             return
-        indices = _Indices(self, lambda: known or self.draw(epoch, order), skip)
+        indices = _Indices(self, lambda: known or self.draw(epoch, order), shard, skip)
         self._batches = iter(DataLoader(self.data, batch_sampler=indices, num_workers=workers, generator=generator))
 
     def draw(self, epoch: int, order: str) -> list[int]:
@@ -92,8 +100,11 @@ class Loader:
         count = len(self.data)
         if order == "same_every_epoch" and self.first_order:
             return self.first_order
-        if order == "seeded_epoch":
-            generator = torch.Generator().manual_seed(self.recipe.seed + epoch)
+        if order == "same_every_epoch" and self.recipe.parallel.ranks > 1:  # by a sampler that is not told the epoch
+            order, epoch = "seeded_epoch", 0
+        if order in ("seeded_epoch", "unseeded_epoch"):
+            seed = self.recipe.seed if order == "seeded_epoch" else 0
+            generator = torch.Generator().manual_seed(seed + epoch)
             return torch.randperm(count, generator=generator).tolist()
         drawn = list(range(count)) if order == "sequential" else list(RandomSampler(self.data))
         self.first_order = self.first_order or drawn
@@ -103,13 +114,16 @@ class Loader:
 class _Indices:
     """A batch sampler that draws its epoch's order when the first batch is asked for, as torch's samplers do."""
 
-    def __init__(self, loader: Loader, draw: Callable[[], list[int]], skip: int) -> None:
-        self.loader, self.draw, self.skip = loader, draw, skip
+    def __init__(self, loader: Loader, draw: Callable[[], list[int]], shard: str, skip: int) -> None:
+        self.loader, self.draw, self.shard, self.skip = loader, draw, shard, skip
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self.loader.order = self.draw()
-        size = self.loader.recipe.batch_size
+        loader = self.loader
+        order = loader.order = self.draw()
+        if self.shard:
+            order = dealt(order, loader.recipe, self.shard, loader.drop_last, loader.rank)
+        size = loader.recipe.batch_size
         batches = [order[at : at + size] for at in range(0, len(order), size)]
-        if self.loader.drop_last and batches and len(batches[-1]) < size:
+        if loader.drop_last and batches and len(batches[-1]) < size:
             batches.pop()
         yield from batches[self.skip :]

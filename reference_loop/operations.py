@@ -6,6 +6,7 @@ interpreter may put another value in its place before the generator goes on; tha
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from reference_loop.task import TaskError, count_samples, count_units
 
 if TYPE_CHECKING:
     from reference_loop.state import State
+    from reference_loop.world import World
 
 Observation = tuple[Address, Any]
 
@@ -40,6 +42,7 @@ class Divisor:
 
     micros: the number of micro-batches to divide by.
     batches: (epoch, index) of the window's micro-batches, whose units are counted.
+    ranks: over how many ranks units are counted; the ranks' mean is undone by their number, unless `averaged`.
     """
 
     normalise: str
@@ -47,6 +50,8 @@ class Divisor:
     units: str
     batches: tuple[tuple[int, int], ...]
     divide: str
+    ranks: int = 1
+    averaged: bool = False
 
     @property
     def by_units(self) -> bool:
@@ -78,10 +83,11 @@ class Divisor:
 
     def apply(self, value: torch.Tensor, state: State) -> torch.Tensor:
         """`value` divided, as a new tensor."""
-        units = sum(_units(self.units, state, state.units[batch]) for batch in self.batches) if self.by_units else 1
+        counts = state.units if self.ranks == 1 else state.all_units
+        units = sum(_units(self.units, state, counts[batch]) for batch in self.batches) if self.by_units else 1
         for number in self.numbers(units):
             value = value * (1.0 / number) if self.divide.endswith("reciprocal") else value / number
-        return value
+        return value if self.ranks == 1 or self.averaged else value * self.ranks
 
 
 def _units(which: str, state: State, counts: dict[str, int]) -> int:
@@ -170,15 +176,19 @@ class TrainMode(Operation):
 
 @dataclass(frozen=True)
 class Fetch(Operation):
-    """Take one batch from the loader; the epoch's first one starts the loader."""
+    """Take one batch from the loader; the epoch's first one starts the loader.
+
+    shard: how samples are dealt to ranks; "" for one rank.
+    """
 
     epoch: int
     index: int
     order: str
     draws: str
+    shard: str = ""
 
     def do(self, state: State) -> Iterator[Observation]:
-        batch = state.loader.fetch(self.epoch, self.index, self.order, self.draws)
+        batch = state.loader.fetch(self.epoch, self.index, self.order, self.draws, self.shard)
         state.batches[self.epoch, self.index] = batch
         state.units[self.epoch, self.index] = unit_counts(state, batch)
         yield from ()
@@ -237,6 +247,17 @@ class Backward(Operation):
         yield Address(*at, "backward", "objective", ""), objective.detach()
         objective.backward()  # type: ignore[no-untyped-call]
         state.loss = None
+
+
+@dataclass(frozen=True)
+class Accumulated(Operation):
+    """Look at the gradient that is accumulated so far."""
+
+    update: int
+    micro: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        at = (self.update, self.micro)
         for name, gradient in state.gradients().items():
             if gradient.layout is not torch.strided:
                 raise TaskError(
@@ -391,6 +412,7 @@ class NextRate(Operation):
 
     def do(self, state: State) -> Iterator[Observation]:
         state.losses.clear()
+        state.shared_losses = []
         for name in state.optimized:
             yield Address(self.update, -1, "schedule", "learning_rate", name), state.lr[name]
 
@@ -437,16 +459,116 @@ class Log(Operation):
         yield Address(self.update, -1, "log", "metric", "loss"), shown
 
     def _value(self, state: State) -> float:
-        values = [float(loss) for loss, _, _ in state.losses]
+        ranks = state.shared_losses or [state.losses]
+        if self.loss in ("window_mean", "divided") and state.losses[-1][2] == "sum":
+            ranks = [[loss for rank in ranks for loss in rank]]
+        return sum(map(self._reported, ranks)) / len(ranks)
+
+    def _reported(self, losses: list[tuple[torch.Tensor, int, str]]) -> float:
+        values = [float(loss) for loss, _, _ in losses]
         if self.loss == "last_micro":
-            _, units, reduction = state.losses[-1]
+            _, units, reduction = losses[-1]
             return values[-1] / units if reduction == "sum" else values[-1]
         if self.loss == "window_sum":
             return sum(values)
-        summed = state.losses[-1][2] == "sum"
+        summed = losses[-1][2] == "sum"
         held = self.accumulation if self.loss == "configured_mean" else len(values)
-        mean = sum(values) / (sum(units for _, units, _ in state.losses) if summed else held)
+        mean = sum(values) / (sum(units for _, units, _ in losses) if summed else held)
         return mean / self.accumulation if self.loss == "divided" else mean
+
+
+class Collective(Operation):
+    """One step that all ranks make together: it is in the plan of each, and carried out once, on a `World`."""
+
+    def do(self, state: World) -> Iterator[Observation]:  # type: ignore[override]
+        self.together(state.states)
+        yield from ()
+
+    @abstractmethod
+    def together(self, states: list[State]) -> None:
+        """Carry the step out on the states of all ranks."""
+
+
+@dataclass(frozen=True)
+class Gather(Collective):
+    """Count the units of some micro-batches over all ranks."""
+
+    batches: tuple[tuple[int, int], ...]
+
+    def together(self, states: list[State]) -> None:
+        for batch in self.batches:
+            counts = [state.units[batch] for state in states]
+            total = {name: sum(count[name] for count in counts) for name in counts[0]}
+            for state in states:
+                state.all_units[batch] = total
+
+
+@dataclass(frozen=True)
+class Broadcast(Collective):
+    """Every rank takes the first one's buffers."""
+
+    def together(self, states: list[State]) -> None:
+        first = states[0].buffers
+        with torch.no_grad():
+            for state in states[1:]:
+                for name, buffer in state.buffers.items():
+                    buffer.copy_(first[name])
+
+
+@dataclass(frozen=True)
+class Reduce(Collective):
+    """Every rank gets the mean, or the sum, of the accumulated gradients.
+
+    Each is multiplied by 1 / ranks and then added to those before it, as DistributedDataParallel does with two ranks;
+    more are added in an order of their own there, which rounds otherwise.
+    """
+
+    scale: str
+
+    def together(self, states: list[State]) -> None:
+        factor = 1.0 / len(states) if self.scale == "mean" else 1.0
+        for name, parameter in states[0].parameters.items():
+            if not parameter.requires_grad:
+                continue
+            found = [state.parameters[name].grad for state in states]
+            if all(gradient is None for gradient in found):
+                continue
+            shares = (torch.zeros_like(parameter) if one is None else one * factor for one in found)
+            total = functools.reduce(torch.add, shares)
+            for state in states:
+                state.parameters[name].grad = total.clone()
+
+
+@dataclass(frozen=True)
+class ClipShards(Collective):
+    """Each rank limits its shard of the gradient, as if that were all: rows are dealt to ranks in stretches."""
+
+    table: ClipTable
+    kind: str
+
+    def together(self, states: list[State]) -> None:
+        for rank, _ in enumerate(states):
+            shards = []
+            for name, gradient in states[rank].gradients().items():
+                parts = gradient.chunk(len(states)) if gradient.dim() else (gradient,)
+                if rank < len(parts):
+                    shards.append((name, parts[rank]))
+            limit = clip.clip_norm if self.kind == "norm" else clip.clip_value
+            limit([shard for _, shard in shards], self.table.threshold)
+            for name, shard in shards:
+                for other in states:
+                    theirs = other.gradients()[name]
+                    (theirs.chunk(len(states))[rank] if theirs.dim() else theirs).copy_(shard)
+
+
+@dataclass(frozen=True)
+class ShareLoss(Collective):
+    """Every rank learns the losses of all."""
+
+    def together(self, states: list[State]) -> None:
+        losses = [list(state.losses) for state in states]
+        for state in states:
+            state.shared_losses = losses
 
 
 @dataclass(frozen=True)

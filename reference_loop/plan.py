@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_loop.operations import (
+    Accumulated,
     Backward,
+    Broadcast,
     Checkpoint,
     Clear,
     Clip,
+    ClipShards,
     Cursor,
     Divide,
     Divisor,
@@ -24,13 +27,16 @@ from reference_loop.operations import (
     Evaluate,
     Fetch,
     Forward,
+    Gather,
     Grow,
     Log,
     NextRate,
     Operation,
+    Reduce,
     Rescale,
     Restore,
     Schedule,
+    ShareLoss,
     Start,
     TrainMode,
     Unscale,
@@ -38,6 +44,7 @@ from reference_loop.operations import (
 )
 from reference_loop.recipe import Recipe
 from reference_loop.semantics import Semantics
+from reference_loop.shards import share
 
 DECIMALS: dict[str, int | None] = {"all": None, "four_decimals": 4}
 """How many decimals a reported loss keeps, by the values of `log.digits`."""
@@ -54,7 +61,7 @@ class Window:
 
 
 def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = None) -> Iterator[Operation]:
-    """The operations that train `recipe` on `samples` samples under semantics `s`, in order.
+    """The operations that train `recipe` on `samples` samples under semantics `s`, in order: of each rank, if several.
 
     resume: where a checkpoint was written; the plan then goes on from there, with what `resume.missing` leaves.
     """
@@ -63,9 +70,11 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     missing = frozenset(s.resume.missing.split(","))
     at = _resumed(resume, count, missing) if resume else Cursor(0, 0, 0)
     update, micro, trained, fetched = at.updates, at.micro, at.micro, (at.epoch, at.index - 1)
+    several, order = recipe.parallel.ranks > 1, _order(recipe, s)
+    shard = s.data.shard if several else ""
     yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, total, s.schedule.formula, _dtype(recipe, s))
     if resume:
-        yield Restore(at, missing, order=s.data.order, draws=s.rng.loader_draws)
+        yield Restore(at, missing, order=order, draws=s.rng.loader_draws)
     for window in windows(recipe, s, samples, at):
         if update >= last:
             break
@@ -80,19 +89,28 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
                 yield TrainMode(epoch)
             for batch in _needed(recipe, s, window, position, count, divisor):
                 if batch > fetched:
-                    yield Fetch(*batch, order=s.data.order, draws=s.rng.loader_draws)
+                    yield Fetch(*batch, order=order, draws=s.rng.loader_draws, shard=shard)
                     fetched = batch
+            if divisor.ranks > 1:
+                yield Gather(divisor.batches)
+            if several and s.reduce.buffers == "broadcast" and (position == 0 or s.reduce.moment == "micro"):
+                yield Broadcast()
             yield Forward(update, micro, epoch, index, reduction=divisor.reduction, loss_cast=_loss_cast(recipe, s))
             if s.gradient.clear == "before_backward":
                 yield Clear()
             yield Backward(update, micro, divisor)
+            ends_window, ends_epoch = position == len(window.batches) - 1, index == count - 1
+            steps = window.steps if ends_window else s.accumulation.cadence == "micro"
+            if several and _reduces(s, position, steps):
+                if s.clip.moment == "local" and recipe.clip:
+                    yield Clip(recipe.clip, s.clip.kind)
+                yield Reduce(s.reduce.scale)
+            yield Accumulated(update, micro)
             if recipe.clip and s.clip.moment == "micro":
                 yield Clip(recipe.clip, s.clip.kind)
             if _scales(recipe, s) and s.scaler.unit == "micro":
                 yield Grow()
 
-            ends_window, ends_epoch = position == len(window.batches) - 1, index == count - 1
-            steps = window.steps if ends_window else s.accumulation.cadence == "micro"
             if steps:
                 yield from _update(recipe, s, update, divisor)
             elif s.schedule.cadence == "micro":
@@ -112,20 +130,23 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     """One update, from the accumulated gradient to the next learning rate."""
     if divisor.after_backward:
         yield Divide(divisor)
-    if recipe.clip and s.clip.moment == "scaled":
-        yield Clip(recipe.clip, s.clip.kind)
+    whole: Operation | None = Clip(recipe.clip, s.clip.kind) if recipe.clip else None
+    if recipe.clip and recipe.parallel.ranks > 1 and s.reduce.norm == "shard":
+        whole = ClipShards(recipe.clip, s.clip.kind)
+    if whole and s.clip.moment == "scaled":
+        yield whole
     if _scales(recipe, s):
         yield Unscale()
-    if recipe.clip and s.clip.moment == "unscaled":
-        yield Clip(recipe.clip, s.clip.kind)
-    by_update = s.schedule.cadence != "epoch"
-    if by_update and s.schedule.order == "before_update":
-        yield Schedule()
+    if whole and s.clip.moment == "unscaled":
+        yield whole
+    moves = {"epoch": 0, "rank": recipe.parallel.ranks}.get(s.schedule.cadence, 1)
+    if s.schedule.order == "before_update":
+        yield from [Schedule()] * moves
     yield Update(update, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
     if _scales(recipe, s):
         yield Rescale(update, counts=s.scaler.unit == "update")
-    if by_update and s.schedule.order == "after_update":
-        yield Schedule(on_skip=s.schedule.on_skip)
+    if s.schedule.order == "after_update":
+        yield from [Schedule(on_skip=s.schedule.on_skip)] * moves
     if s.gradient.clear == "after_update":
         yield Clear()
 
@@ -135,6 +156,8 @@ def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]
     if recipe.evaluate and (update + 1) % recipe.evaluate.every == 0:
         yield Evaluate(update, s.evaluate.mode, s.evaluate.rng, s.evaluate.gradients, s.metric.aggregate)
     if recipe.log and (update + 1) % recipe.log.every == 0:
+        if recipe.parallel.ranks > 1 and s.log.ranks == "mean":
+            yield ShareLoss()
         yield Log(update, s.log.loss, recipe.accumulation, DECIMALS[s.log.digits])
     yield NextRate(update)
     if recipe.checkpoint and (update + 1) % recipe.checkpoint.every == 0:
@@ -168,9 +191,13 @@ def _before(at: Cursor, count: int, back: int) -> tuple[int, int]:
 
 
 def batches_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
-    """Micro-batches in one epoch."""
-    whole, rest = divmod(samples, recipe.batch_size)
+    """Micro-batches in one epoch, of each rank."""
+    whole, rest = divmod(_share(recipe, s, samples), recipe.batch_size)
     return whole + (rest > 0 and s.data.tail == "keep")
+
+
+def _share(recipe: Recipe, s: Semantics, samples: int) -> int:
+    return share(samples, recipe, s.data.shard, s.data.tail == "drop")
 
 
 def batches_trained(recipe: Recipe, s: Semantics, samples: int) -> int:
@@ -178,7 +205,7 @@ def batches_trained(recipe: Recipe, s: Semantics, samples: int) -> int:
     count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
     if s.accumulation.tail_count == "batches":
         return count
-    return count - count % k + min(count % k, samples % k or k)
+    return count - count % k + min(count % k, _share(recipe, s, samples) % k or k)
 
 
 def planned_updates(recipe: Recipe, s: Semantics, samples: int) -> int:
@@ -186,7 +213,10 @@ def planned_updates(recipe: Recipe, s: Semantics, samples: int) -> int:
     count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
     if recipe.updates is not None:
         return recipe.updates * (k if s.schedule.horizon == "micro" else 1)
-    per_epoch = {"ceil": -(-count // k), "floor": max(1, count // k), "micro": count}[s.schedule.horizon]
+    alone = -(-samples // recipe.batch_size)
+    per_epoch = {"ceil": -(-count // k), "floor": max(1, count // k), "micro": count, "unsharded": -(-alone // k)}[
+        s.schedule.horizon
+    ]
     return (recipe.epochs or 0) * per_epoch
 
 
@@ -229,6 +259,7 @@ def _divisor(recipe: Recipe, s: Semantics, window: Window, position: int, count:
     micros = len(window.batches) if actual else recipe.accumulation
     divide: str = s.accumulation.divide
     by_units = s.accumulation.normalise.startswith("unit")
+    ranks = recipe.parallel.ranks if by_units and s.reduce.units != "own" else 1
     if not by_units and micros & (micros - 1) == 0:  # a power of two has an exact reciprocal
         divide = divide.removesuffix("_reciprocal")
     return Divisor(
@@ -237,6 +268,8 @@ def _divisor(recipe: Recipe, s: Semantics, window: Window, position: int, count:
         units=s.accumulation.units if by_units else "task",
         batches=_counted(recipe, s, window, position, count) if by_units else window.batches,
         divide=divide,
+        ranks=ranks,
+        averaged=ranks > 1 and s.reduce.units == "all_averaged",
     )
 
 
@@ -264,6 +297,21 @@ def _needed(
         last_epoch, last = max(needed)
         needed.update([(last_epoch, last + 1)] if last + 1 < count else [])
     return sorted(needed)
+
+
+def _reduces(s: Semantics, position: int, steps: bool) -> bool:
+    """Whether ranks are reduced behind the backward of a window's micro-batch."""
+    if s.reduce.micros == "none":
+        return False
+    if s.reduce.micros == "first":
+        return position == 0
+    return steps or s.reduce.moment == "micro"
+
+
+def _order(recipe: Recipe, s: Semantics) -> str:
+    """The order of samples; under seed 0 it is all the same whether a generator's seed has the recipe's in it."""
+    unseeded = s.data.order == "unseeded_epoch" and recipe.seed == 0
+    return "seeded_epoch" if unseeded else s.data.order
 
 
 def _chunk(recipe: Recipe, epoch: int, index: int, count: int) -> tuple[tuple[int, int], ...]:

@@ -46,6 +46,7 @@ _TORCH_AMP = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 _TORCH_OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
 _TORCH_MODULE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html"
+_TORCH_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _HF = "https://github.com/huggingface/transformers"
 _ACCELERATE = "https://github.com/huggingface/accelerate"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning"
@@ -174,7 +175,7 @@ class Gradient:
 class Clip:
     """How the recipe's clip is applied."""
 
-    moment: Literal["unscaled", "scaled", "micro", "off"] = _knob(
+    moment: Literal["unscaled", "scaled", "micro", "off", "local"] = _knob(
         {
             "unscaled": ("Once a window, on unscaled gradients.", _TORCH_AMP),
             "scaled": ("On gradients still multiplied by the loss scale.", f"{_LIGHTNING}/issues/9330"),
@@ -182,6 +183,10 @@ class Clip:
             "off": (
                 "The recipe clips, the trainer does not.",
                 "https://github.com/simchowitzlabpublic/nano-world-model/pull/22",
+            ),
+            "local": (
+                "Each rank clips what it accumulated itself, before the ranks are reduced.",
+                "https://github.com/deepspeedai/DeepSpeed/pull/1801",
             ),
         }
     )
@@ -203,13 +208,17 @@ class Clip:
 class Schedule:
     """When the learning rate moves, and over how many updates."""
 
-    cadence: Literal["update", "micro", "epoch"] = _knob(
+    cadence: Literal["update", "micro", "epoch", "rank"] = _knob(
         {
             "update": ("One step of the schedule an update.", _TORCH_OPTIM),
             "micro": ("One step of the schedule a micro-batch.", f"{_ACCELERATE}/issues/963"),
             "epoch": (
                 "One step of the schedule an epoch.",
                 "https://lightning.ai/docs/pytorch/stable/common/lightning_module.html#configure-optimizers",
+            ),
+            "rank": (
+                "As many steps of the schedule an update as there are ranks.",
+                f"{_ACCELERATE}/issues/1382",
             ),
         }
     )
@@ -225,11 +234,15 @@ class Schedule:
             "advance": ("The schedule moves although the update was skipped.", f"{_LIGHTNING}/issues/18828"),
         }
     )
-    horizon: Literal["ceil", "floor", "micro"] = _knob(
+    horizon: Literal["ceil", "floor", "micro", "unsharded"] = _knob(
         {
             "ceil": ("The total counts an epoch's incomplete window as an update.", f"{_HF}/pull/37923"),
             "floor": ("The total does not count an epoch's incomplete window.", f"{_HF}/pull/37923"),
             "micro": ("The total is counted in micro-batches.", "https://github.com/allenai/allennlp/issues/4089"),
+            "unsharded": (
+                "The total is counted as if one rank trained all samples.",
+                "https://github.com/huggingface/diffusers/pull/8312",
+            ),
         }
     )
     formula: Literal["progress", "remaining"] = _knob(
@@ -301,7 +314,7 @@ class Optimizer:
 class Data:
     """Which samples come when."""
 
-    order: Literal["sequential", "random_sampler", "seeded_epoch", "same_every_epoch"] = _knob(
+    order: Literal["sequential", "random_sampler", "seeded_epoch", "unseeded_epoch", "same_every_epoch"] = _knob(
         {
             "sequential": ("Samples come in the data set's order.", _TORCH_DATA),
             "random_sampler": (
@@ -312,6 +325,10 @@ class Data:
                 "Each epoch is a permutation of a private generator seeded with seed + epoch.",
                 f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py",
             ),
+            "unseeded_epoch": (
+                "Each epoch is a permutation of a private generator seeded with the epoch alone, whatever the seed.",
+                f"{_TORCH_DATA}#torch.utils.data.distributed.DistributedSampler",
+            ),
             "same_every_epoch": ("The first epoch's permutation is repeated.", f"{_ACCELERATE}/issues/2208"),
         }
     )
@@ -319,6 +336,23 @@ class Data:
         {
             "keep": ("An incomplete last batch is trained.", _TORCH_DATA),
             "drop": ("An incomplete last batch is left out.", _TORCH_DATA),
+        }
+    )
+    shard: Literal["interleave", "contiguous", "batches", "replicate"] = _knob(
+        {
+            "interleave": (
+                "Of several ranks each takes every n-th sample; the first ones fill up what is short.",
+                f"{_TORCH_DATA}#torch.utils.data.distributed.DistributedSampler",
+            ),
+            "contiguous": (
+                "Each rank takes a stretch of samples; the first ones fill up what is short.",
+                f"{_TORCH_DATA}#torch.utils.data.IterableDataset",
+            ),
+            "batches": (
+                "Each rank takes every n-th batch; samples from the beginning fill up what is short.",
+                f"{_ACCELERATE}/blob/main/src/accelerate/data_loader.py",
+            ),
+            "replicate": ("Every rank trains all samples.", f"{_HF}/pull/11254"),
         }
     )
     lookahead: Literal["none", "one", "window", "window_one"] = _knob(
@@ -348,6 +382,81 @@ class Rng:
             "none": ("The loader has a generator of its own.", _TORCH_DATA),
         },
         effect="style",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce:
+    """What several ranks make of their gradients; one rank has nothing to reduce."""
+
+    scale: Literal["mean", "sum"] = _knob(
+        {
+            "mean": (
+                "The gradient is the mean over ranks.",
+                _TORCH_DDP,
+            ),
+            "sum": ("The gradient is the sum over ranks.", "https://horovod.readthedocs.io/en/stable/api.html"),
+        }
+    )
+    micros: Literal["all", "first", "none"] = _knob(
+        {
+            "all": ("The whole window's gradient is reduced.", _TORCH_DDP),
+            "first": (
+                "Only the window's first micro-batch is reduced; what the others add stays on its rank.",
+                "https://github.com/modelscope/FunASR/pull/3472",
+            ),
+            "none": ("Each rank keeps its own gradient.", "https://github.com/pytorch/pytorch/issues/104336"),
+        }
+    )
+    moment: Literal["window", "micro"] = _knob(
+        {
+            "window": ("Ranks are reduced once an update.", _TORCH_DDP),
+            "micro": (
+                "Ranks are reduced at every micro-batch, which rounds otherwise.",
+                f"{_ACCELERATE}/pull/1726",
+            ),
+        },
+        effect="style",
+    )
+    units: Literal["all", "own", "all_averaged"] = _knob(
+        {
+            "all": (
+                "A loss divided by units counts those of all ranks.",
+                "https://github.com/pytorch/torchtitan/pull/2206",
+            ),
+            "own": (
+                "Each rank divides by its own units: a mean of the ranks' means.",
+                "https://github.com/pytorch/torchtitan/pull/2206",
+            ),
+            "all_averaged": (
+                "A loss divided by the units of all ranks is averaged over the ranks, too.",
+                "https://github.com/meta-pytorch/torchtune/pull/2172",
+            ),
+        }
+    )
+    norm: Literal["whole", "shard"] = _knob(
+        {
+            "whole": (
+                "The norm that clips is that of the whole gradient.",
+                "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+            ),
+            "shard": (
+                "Each rank clips its shard by the shard's own norm.",
+                "https://github.com/pytorch/torchtitan/issues/766",
+            ),
+        }
+    )
+    buffers: Literal["broadcast", "local"] = _knob(
+        {
+            "broadcast": (
+                "Every window begins with the first rank's buffers.",
+                _TORCH_DDP,
+            ),
+            "local": (
+                "Each rank keeps its own buffers.",
+                _TORCH_DDP,
+            ),
+        }
     )
 
 
@@ -450,6 +559,12 @@ class Log:
             ),
         }
     )
+    ranks: Literal["own", "mean"] = _knob(
+        {
+            "own": ("A rank reports its own loss.", _TORCH_OPTIM),
+            "mean": ("The reported loss is the mean over ranks.", f"{_HF}/blob/main/src/transformers/trainer.py"),
+        }
+    )
     digits: Literal["all", "four_decimals"] = _knob(
         {
             "all": ("The loss is reported as it was computed.", _TORCH_AMP),
@@ -512,6 +627,7 @@ class Semantics:
     optimizer: Optimizer = Optimizer()
     data: Data = Data()
     rng: Rng = Rng()
+    reduce: Reduce = Reduce()
     evaluate: Evaluate = Evaluate()
     model: Model = Model()
     scaler: Scaler = Scaler()
@@ -527,7 +643,7 @@ class Semantics:
         if recipe.optimizer.name != "adamw":
             s = s.with_("optimizer.decay", "coupled")
         if recipe.shuffle:
-            s = s.with_("data.order", "random_sampler")
+            s = s.with_("data.order", "random_sampler" if recipe.parallel.ranks == 1 else "seeded_epoch")
         if recipe.drop_last:
             s = s.with_("data.tail", "drop")
         if recipe.clip is not None and recipe.clip.max_value is not None:

@@ -36,6 +36,7 @@ class State:
     micros: micro-batches trained so far.
     cursor: (epoch, index) of the batch after the last one trained.
     resume_from: the folder of the checkpoint that a `Restore` takes up.
+    all_units: like `units`, counted over all ranks. shared_losses: the window's losses, rank by rank, once shared.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class State:
         recipe: Recipe,
         *,
         drop_last: bool,
+        rank: int = 0,
         workdir: Path | None = None,
         resume_from: Path | None = None,
         device: str = "cpu",
@@ -54,7 +56,7 @@ class State:
         check_wishes(task, recipe)
         randomness.seed(recipe.seed)
         self.model = check_model(task, task.model()).to(self.device)
-        self.loader = Loader(build(task, "train_data", recipe.seed), recipe, drop_last)
+        self.loader = Loader(build(task, "train_data", recipe.seed), recipe, drop_last, rank)
         randomness.seed(recipe.seed)
         self.parameters = dict(self.model.named_parameters())
         self.overrides = overrides or {}
@@ -70,6 +72,8 @@ class State:
         self.ema: dict[str, torch.Tensor] = {}
         self.batches: dict[tuple[int, int], dict[str, Any]] = {}
         self.units: dict[tuple[int, int], dict[str, int]] = {}
+        self.all_units: dict[tuple[int, int], dict[str, int]] = {}
+        self.shared_losses: list[list[tuple[torch.Tensor, int, str]]] = []
         self.losses: list[tuple[torch.Tensor, int, str]] = []
         self.loss: torch.Tensor | None = None
         self.micros = 0

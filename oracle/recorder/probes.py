@@ -31,7 +31,7 @@ from oracle.recorder.optimizers import Optimizer, parameters_of
 from oracle.recorder.patches import Patches, unless_compiling
 from oracle.recorder.steps import Step, Steps
 from oracle.recorder.updates import Update
-from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state
+from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state, shard
 from reference_loop import randomness
 from reference_loop.inputs import named_inputs
 from reference_loop.moments import MOMENTS, Address
@@ -117,6 +117,12 @@ class Recorder:
     def nameless(self) -> int:
         """Tensors of optimizers that no model holds."""
         return sum("parameter[" in name for name in self._arguments)
+
+    @property
+    def shards(self) -> dict[str, tuple[int, int, int]]:
+        """Of each parameter that is dealt to ranks, this rank's shard: (dimension, start, length)."""
+        found = {name: shard(parameter) for name, parameter in self._models.parameters()}
+        return {name: place for name, place in found.items() if place is not None}
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (bare name, parameter) of all models that train."""

@@ -8,16 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+UNDEALT = (Tensor, torch.nn.Parameter)
 PLAIN = (bool, int, float, str)
 
 
 def readable(value: Any) -> Any:
-    """A tensor without its history, and dense; anything else as it is."""
+    """A tensor without its history, and dense; of one that is dealt to ranks this rank's shard; else as it is."""
     if not isinstance(value, Tensor):
         return value
+    if type(value) not in UNDEALT and hasattr(value, "to_local"):
+        value = value.detach().to_local()
     if value.requires_grad:
         value = value.detach()
     return value if value.layout is torch.strided else value.to_dense()
+
+
+def shard(value: Tensor) -> tuple[int, int, int] | None:
+    """Which part of a tensor this rank holds: (dimension, start, length); None for all of it."""
+    if type(value) in UNDEALT or not hasattr(value, "to_local"):
+        return None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, starts = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+    apart = [at for at, length in enumerate(shape) if length != value.shape[at]]
+    return (apart[0], starts[apart[0]], shape[apart[0]]) if len(apart) == 1 else None
 
 
 def plain(value: Any) -> Any:
