@@ -254,11 +254,10 @@ def versions() -> dict[str, str]:
     from oracle.trainers import installed, list_trainers
 
     found = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
-    names = ["numpy", *(listed.package for listed in list_trainers())]
-    for name in names:
-        version = installed(name) if name in sys.modules else None
+    for package, module in [("numpy", "numpy"), *((listed.package, listed.name) for listed in list_trainers())]:
+        version = installed(package) if {package, module} & sys.modules.keys() else None  # pytorch-ignite is ignite
         if version is not None:
-            found[name] = version
+            found[package] = version
     return found
 
 

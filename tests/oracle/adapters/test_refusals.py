@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oracle.adapters import accelerate, fabric, lightning, transformers
+from oracle.adapters import accelerate, fabric, ignite, lightning, mmengine, skorch, transformers
 from oracle.errors import TrainerError
 from oracle.job import Job
 from oracle.tasks import load_task
@@ -15,8 +15,16 @@ REFUSED = [
     (accelerate, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (fabric, {"ema": {"decay": 0.9}}, "[ema]"),
     (fabric, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (ignite, {"ema": {"decay": 0.9}}, "[ema]"),
+    (ignite, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (lightning, {"ema": {"decay": 0.9}}, "[ema]"),
     (lightning, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (mmengine, {"ema": {"decay": 0.9}}, "[ema]"),
+    (mmengine, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (mmengine, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
+    (skorch, {"ema": {"decay": 0.9}}, "[ema]"),
+    (skorch, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (skorch, {"clip": {"max_value": 1.0}}, "clip.max_value"),
     (transformers, {"ema": {"decay": 0.9}}, "[ema]"),
     (transformers, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
@@ -29,7 +37,7 @@ def test_what_cannot_be_mapped_is_refused_by_its_name(adapter, values, named):
     assert named in adapter.Adapter().refuse(from_dict(values))
 
 
-@pytest.mark.parametrize("adapter", [accelerate, fabric, lightning, transformers])
+@pytest.mark.parametrize("adapter", [accelerate, fabric, ignite, lightning, mmengine, skorch, transformers])
 def test_what_can_be_mapped_is_not_refused(adapter):
     full = {
         "optimizer": {"name": "adamw", "betas": [0.9, 0.95]},
@@ -54,7 +62,7 @@ def test_each_recipe_field_has_a_row_in_each_adapter_s_table(root):
 
     from reference_loop.recipe import Recipe
 
-    for name in ("accelerate", "fabric", "lightning", "transformers"):
+    for name in ("accelerate", "fabric", "ignite", "lightning", "mmengine", "skorch", "transformers"):
         text = (root / "docs" / "trainers" / f"{name}.md").read_text()
         absent = [
             field.name

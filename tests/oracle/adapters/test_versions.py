@@ -25,6 +25,15 @@ def test_the_adapters_of_lightning_keep_their_promises(root):
     keeps_its_promises(root, "lightning==2.6.6", [str(HERE / "test_lightning.py"), str(HERE / "test_fabric.py")])
 
 
+@pytest.mark.trainers
+@pytest.mark.parametrize(
+    ("name", "requirement"),
+    [("ignite", "pytorch-ignite==0.5.5"), ("mmengine", "mmengine==0.10.7"), ("skorch", "skorch==1.4.0")],
+)
+def test_an_adapter_keeps_its_promises(root, name, requirement):
+    keeps_its_promises(root, requirement, [str(HERE / f"test_{name}.py")])
+
+
 def keeps_its_promises(root: Path, requirement: str, tests: list[str]) -> None:
     """Run tests where a requirement is met; they pass, and are not skipped for want of it."""
     layer = environment.prepare([requirement])
