@@ -119,6 +119,57 @@ class Keras:
             yield "step", _counted(self._steps)
 
 
+class Zero:
+    """DeepSpeed's ZeRO 1 and 2: flat copies, of which each parameter has a fragment, stepped by a torch optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._of = optimizer
+        self.stepped_by = (optimizer, "step")
+        self._taken: dict[int, Tensor] = {}
+        optimizer.optimizer.register_step_pre_hook(self._see)
+
+    def took(self, *args: Any, **kwargs: Any) -> dict[int, Tensor]:
+        """A step begins; what it takes is put in while it goes on, divided and clipped."""
+        self._taken = {}
+        return self._taken
+
+    @property
+    def param_groups(self) -> Groups:
+        """The torch optimizer's groups, with the model's own parameters."""
+        return [
+            {**group, "params": list(parameters)}
+            for parameters, group in zip(self._of.bit16_groups, self._of.optimizer.param_groups, strict=True)
+        ]
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """The torch optimizer's state, cut into parameters; what is no such tensor is of all alike."""
+        found: dict[Tensor, dict[str, Any]] = {}
+        for parameter, flat in self._fragments():
+            kept = self._of.optimizer.state.get(flat, {})
+            found[parameter] = {
+                key: _cut(value, parameter) if getattr(value, "shape", None) == flat.shape else value
+                for key, value in kept.items()
+            }
+        return found
+
+    def _fragments(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for parameters, flat in zip(self._of.bit16_groups, self._of.single_partition_of_fp32_groups, strict=True):
+            yield from ((parameter, flat) for parameter in parameters)
+
+    def _see(self, *args: Any) -> None:
+        """The torch optimizer steps, one group at a time."""
+        for parameter, flat in self._fragments():
+            if flat.grad is not None:
+                self._taken[id(parameter)] = _cut(flat.grad, parameter).detach().clone()
+
+
+def _cut(flat: Tensor, parameter: Any) -> Tensor:
+    """The fragment of a flat tensor that belongs to a parameter, in its shape."""
+    place = parameter._hp_mapping.hp_fragment_address
+    return flat.narrow(0, place.start, place.numel).view(parameter.shape)
+
+
 def _counted(value: Any) -> Any:
     """A number of steps as torch.optim keeps it: a scalar tensor. Anything else as it is."""
     return torch.tensor(float(value)) if isinstance(value, int) else value
@@ -127,5 +178,6 @@ def _counted(value: Any) -> Any:
 SHOWN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("fastai", "Optimizer"): Fastai,
     ("keras", "BaseOptimizer"): Keras,
+    ("deepspeed", "DeepSpeedZeroOptimizer"): Zero,
 }
 """The package and the class that a library's optimizers derive from."""

@@ -386,7 +386,7 @@ class Recorder:
             self._record_start()
 
     def _step_ends(self, step: Step) -> None:
-        if step.taken == self._taken:  # no other optimizer stepped inside this step
+        if step.taken == self._taken and not self._steps.serves(self._shown):  # no other stepped inside this step
             self._take(step.optimizer, step)
         self._complete()
 

@@ -80,6 +80,10 @@ class Steps:
         self._running = [step for step in self._running if step.goes_on()]
         return bool(self._running)
 
+    def serves(self, optimizers: list[Any]) -> bool:
+        """Whether a step of one of these goes on, so that what just ended was a part of it."""
+        return any(step.optimizer is optimizer for step in self._running for optimizer in optimizers)
+
     def made(self) -> Iterator[Any]:
         """Yield the optimizers that there are."""
         yield from self._made
