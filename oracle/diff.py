@@ -74,6 +74,18 @@ def _compare_profiles(request: Request) -> Found:
     return compare_files(request)
 
 
+def _is_evaluation(path: Path) -> bool:
+    from oracle.evaluate.archive import recognises
+
+    return recognises(path)
+
+
+def _compare_evaluations(request: Request) -> Found:
+    from oracle.evaluate.compare import compare
+
+    return compare(request)
+
+
 def _is_recording(path: Path) -> bool:
     return path.is_dir() and any(path.glob("trace*.db"))
 
@@ -87,6 +99,7 @@ def _compare_recordings(request: Request) -> Found:
 # In this order; the last one knows everything, and says itself what it cannot read.
 KINDS = (
     Kind("profile", _is_profile, _compare_profiles),
+    Kind("evaluation", _is_evaluation, _compare_evaluations),
     Kind("recording", _is_recording, _compare_recordings),
     Kind("checkpoint", lambda path: True, _compare_checkpoints),
 )

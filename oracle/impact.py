@@ -76,6 +76,22 @@ def impact(case: Findings, seeds: int, progress: Callable[[str], None]) -> Impac
     )
 
 
+def ends(case: Findings) -> dict[str, dict[str, float]]:
+    """The metrics of both models at the end, by side, measured alike: not what a trainer reports.
+
+    Raises:
+        ImpactUnknown: the candidate did not train to its end, or its model cannot be measured.
+    """
+    trace = case.candidate.trace
+    if trace is None or not case.candidate.ended:
+        raise ImpactUnknown("the candidate did not train to its end")
+    own = _state(case.reference.folder, case.reference.trace.last_update)
+    theirs = _candidate(case, trace.last_update)
+    if own["parameters"].keys() != theirs["parameters"].keys() or not own["parameters"]:
+        raise ImpactUnknown("the two models have other parameters")
+    return dict(zip(("reference", "candidate"), _measured(case, [own, theirs]), strict=True))
+
+
 def _drift(name: str, spread: Sequence[float], candidate: float) -> MetricDrift:
     """Where a candidate's metric falls. A NaN is never inside."""
     finite = all(math.isfinite(value) for value in spread)

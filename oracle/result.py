@@ -167,6 +167,22 @@ class OneSided:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BetweenRanks:
+    """The first place of a kind at which the candidate's ranks differ and the reference's do not, or the reverse.
+
+    rank: the one that is not like the others. agree: the candidate's ranks hold the same there, and should not.
+    """
+
+    update: int
+    micro: int
+    moment: str
+    kind: str
+    name: str
+    rank: int
+    agree: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class CandidateOutcome:
     """How the candidate's run ended.
 
@@ -335,7 +351,8 @@ class Result:
     """What one command found.
 
     reference: task, recipe, semantics, versions. candidate: trainer, versions, environment.
-    reason: why the verdict is `not_comparable`. one_sided: what only one side can have. seconds: by stage.
+    reason: why the verdict is `not_comparable`. one_sided: what only one side can have.
+    between_ranks: where the candidate's ranks stand to one another otherwise than the reference's. seconds: by stage.
     impact, reproduction: None if not asked for. resumptions: what `oracle resume` tried.
     golden: how it stands against a golden, of `oracle golden check`.
     notes: sentences worth knowing whatever the verdict.
@@ -359,6 +376,7 @@ class Result:
     unexplained: tuple[Unexplained, ...] = ()
     latent: tuple[Latent, ...] = ()
     one_sided: tuple[OneSided, ...] = ()
+    between_ranks: tuple[BetweenRanks, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     impact: Impact | None = None
     reproduction: Reproduction | None = None

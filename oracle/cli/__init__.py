@@ -4,7 +4,7 @@ A command returns its exit code (0 match, 1 diverged, 2 usage, 3 not decidable);
 `USAGE_ERRORS` knows is printed as one message.
 """
 
-from oracle.cli import files, goldens, listing, recordings, training, zoo  # each adds its commands
+from oracle.cli import evaluations, files, goldens, listing, recordings, training, zoo  # each adds its commands
 from oracle.cli.frame import cli, main
 
-__all__ = ["cli", "files", "goldens", "listing", "main", "recordings", "training", "zoo"]
+__all__ = ["cli", "evaluations", "files", "goldens", "listing", "main", "recordings", "training", "zoo"]

@@ -1,0 +1,133 @@
+"""Times the candidate and the reference loop in turns, so that whatever else the machine does meets both alike.
+
+Two fresh processes train the same task and take turns of a block of updates; a pair is one block of each. Nothing is
+recorded. Both wall clock and processor time are taken: the first is what a user waits for, the second does not count
+what other processes do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from pathlib import Path
+from typing import Any
+
+from oracle import processes, trainers
+from oracle.evaluate.numbers import Interval, median
+from oracle.evaluate.session import Session, baseline
+from reference_loop.recipe import from_dict
+from reference_loop.semantics import Semantics
+
+STOPWATCH = processes.ROOT / "oracle" / "evaluate" / "stopwatch.py"
+FEWEST, MOST = 24, 80  # pairs
+NARROW = 0.03  # half the width of the interval of the overhead at which it is enough
+
+
+class NoTurn(Exception):
+    """A side that ended, or takes too long, with what is known of it."""
+
+
+class Side:
+    """One of the two processes."""
+
+    def __init__(self, session: Session, name: str, trainer: str, spec: dict[str, Any]) -> None:
+        self.name, self.session = name, session
+        folder = session.folder / f"time-{time.monotonic_ns()}-{name}"
+        folder.mkdir(parents=True)
+        for pipe in ("answers", "turns"):
+            os.mkfifo(folder / pipe)
+        self._answers = os.open(folder / "answers", os.O_RDWR | os.O_NONBLOCK)
+        self._turns = os.open(folder / "turns", os.O_RDWR)
+        self._left = b""
+        self.started = time.time()
+        own = {**spec, "trainer": trainer, "folder": str(folder), "workdir": str(folder / "work")}
+        place = session.place
+        self.running = processes.start(own, python=place.python, layer=place.layer, script=STOPWATCH)
+
+    def hear(self, key: str) -> dict[str, Any]:
+        """The next answer that has a key.
+
+        Raises:
+            NoTurn: the process ended instead, or is silent for too long.
+        """
+        until = time.monotonic() + self.session.left
+        while True:
+            while b"\n" in self._left:
+                line, _, self._left = self._left.partition(b"\n")
+                answer = json.loads(line)
+                if key in answer:
+                    return answer
+                if "ended" in answer:
+                    raise NoTurn(f"the {self.name} {answer['ended']}: {self._words()}")
+            if select.select([self._answers], [], [], 0.5)[0]:
+                self._left += os.read(self._answers, 65536)
+            elif self.running.process.poll() is not None:
+                raise NoTurn(f"the {self.name}'s process ended: {self._words()}")
+            elif time.monotonic() > until:
+                raise NoTurn(f"the {self.name} took more than {self.session.left:.0f} s")
+
+    def turn(self) -> list[float]:
+        """Let it train a block: [wall seconds, processor seconds, resident bytes, updates so far]."""
+        os.write(self._turns, b"\n")
+        found = self.hear("wall")
+        self.hear("waiting")
+        return [found["wall"], found["cpu"], found["resident"], found["updates"], found["peak"]]
+
+    def close(self) -> None:
+        """End it."""
+        self.running.kill()
+        os.close(self._answers)
+        os.close(self._turns)
+
+    def _words(self) -> str:
+        outcome = self.running.folder / "outcome.json"
+        if outcome.is_file():
+            error = json.loads(outcome.read_text(encoding="utf-8"))["error"]
+            return error["message"] if error else "before its last update was timed"
+        return "without a word"
+
+
+def timed(session: Session, task: str, asked: dict[str, Any], warmup: int, block: int) -> dict[str, Any]:
+    """Pairs of blocks, at least `FEWEST`, until the overhead is known closely or there are `MOST` of them."""
+    recipe = {**asked, "clip": {"max_norm": float("inf")}, "updates": warmup + block * MOST + block}
+    trainer = trainers.absolute(session.trainer) if trainers.is_file(session.trainer) else session.trainer
+    spec = {
+        "task": task,
+        "recipe": recipe,
+        "semantics": Semantics.of(from_dict(recipe)).flat(),
+        "digest": session.place.digest,
+        "timed": {"warmup": warmup, "block": block},
+    }
+    facts = {"task": Path(task).stem, "recipe": asked, "block": block, "warmup": warmup}
+    sides: list[Side] = []
+    pairs: list[dict[str, list[float]]] = []
+    starts: dict[str, float] = {}
+    try:
+        for name, who in (("baseline", f"{baseline()}:Loop"), ("candidate", trainer)):
+            side = Side(session, name, who, spec)
+            sides.append(side)
+            starts[name] = side.hear("first_update")["first_update"] - side.started
+            side.hear("waiting")
+        while len(pairs) < FEWEST or (len(pairs) < MOST and not close(overhead(pairs, 0))):
+            order = sides if len(pairs) % 2 else sides[::-1]
+            pairs.append({side.name: side.turn() for side in order})
+            if session.until is not None and time.monotonic() > session.until:
+                break
+    except NoTurn as reason:
+        return {**facts, "refused": str(reason)}
+    finally:
+        for side in sides:
+            side.close()
+    return {**facts, "refused": None, "starts": starts, "pairs": pairs, "load": os.getloadavg()}
+
+
+def overhead(pairs: list[dict[str, list[float]]], clock: int) -> Interval:
+    """What the candidate takes more than the baseline, relative. clock: 0 wall, 1 processor."""
+    return median([pair["candidate"][clock] / pair["baseline"][clock] - 1 for pair in pairs])
+
+
+def close(found: Interval) -> bool:
+    """Whether an overhead is known closely."""
+    return found.high - found.low <= 2 * NARROW
