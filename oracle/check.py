@@ -18,6 +18,7 @@ from diffs.verdict import Policy, Verdict, passes
 from oracle import environment, findings, guard, pardon, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OracleError, OutputError
+from oracle.explain.between import between
 from oracle.explain.engine import Explainer
 from oracle.explain.evidence import described
 from oracle.explain.explanation import Explanation
@@ -72,6 +73,8 @@ class Request:
 
 
 Progress = Callable[[str], None]
+OURS = ("python", "torch")
+"""What the reference runs on; it is the candidate's."""
 
 
 def check(request: Request, progress: Progress = lambda words: None, server: Server | None = None) -> Result:
@@ -271,7 +274,7 @@ class Case:
                 "task": request.task,
                 "recipe": to_dict(request.recipe),
                 "semantics": case.reading.semantics.flat(),
-                "versions": {name: of for name, of in outcome.get("versions", {}).items() if name in ("python", "torch")},
+                "versions": {name: of for name, of in outcome.get("versions", {}).items() if name in OURS},
                 "threads": request.threads,
                 "device": request.device,
             },
@@ -290,6 +293,7 @@ class Case:
             causes=causes,
             unexplained=unexplained,
             latent=latent,
+            between_ranks=tuple(between(case.reference.trace, case.candidate.trace)) if case.candidate.trace else (),
             one_sided=tuple(findings.one_sided(comparison)) if case.candidate.ended else (),
             accepted=accepted,
             replays=case.replays.count,

@@ -174,10 +174,12 @@ class Findings:
                 yield clause(ratio)
 
     def _facts(self, cause: Found) -> dict[str, Any]:
-        facts: dict[str, Any] = {"configured": self.reading.recipe.accumulation}
+        recipe = self.reading.recipe
+        facts: dict[str, Any] = {"configured": recipe.accumulation, "ranks": recipe.parallel.ranks}
         if cause.knob == "accumulation.tail_divisor" and self.candidate.trace is not None:
             micros = self.candidate.trace.rows_at(("forward", "mode"))
-            facts["actual"] = sum(row.address.update == cause.at.address.update for row in micros)
+            window = (cause.at.address.update, cause.at.address.rank)
+            facts["actual"] = sum((row.address.update, row.address.rank) == window for row in micros)
         if cause.parameters:
             facts["parameters"] = list(cause.parameters)
         return facts

@@ -59,7 +59,11 @@ class Measured:
 
 
 def judge(
-    operations: Iterable[Operation], state: State | World, candidate: Mapping[Address, Any], *, through: int | None = None
+    operations: Iterable[Operation],
+    state: State | World,
+    candidate: Mapping[Address, Any],
+    *,
+    through: int | None = None,
 ) -> list[dict[str, Any]]:
     """Every judged value that differs from the candidate's, each with its error and what the floor allows.
 
@@ -121,14 +125,14 @@ def _measure(
         if isinstance(truth, World) and isinstance(state, World):
             truth.generators = list(state.generators)
         if truth is not None and kind not in (Fetch, Evaluate):  # metrics read data in its own precision
-            for address, value in operation.do(truth):
+            for address, value in operation.do(truth):  # type: ignore[arg-type]
                 if address[2:4] in JUDGED and isinstance(value, torch.Tensor):
                     truths[address] = value.detach().clone()
                     if address in candidate:
                         truth.put(address, candidate[address].double())
             randomness.restore(generators)
         overflow = members(state)[0].found_inf  # of one rank, it is found after they were reduced
-        for address, value in operation.do(state):
+        for address, value in operation.do(state):  # type: ignore[arg-type]
             if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
                 other = candidate[address]
                 found = _compare(address, value, other, truths.get(address))

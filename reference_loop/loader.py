@@ -61,7 +61,7 @@ class Loader:
         order, draws, shard: values of the knobs `data.order`, `rng.loader_draws` and, with ranks, `data.shard`.
         """
         if index == 0:
-            self.start(epoch, order, draws, shard)
+            self.start(epoch, order, draws, shard=shard)
         batch = next(self._batches)
         if not isinstance(batch, dict):
             raise TaskError(
@@ -71,12 +71,13 @@ class Loader:
         return batch
 
     def start(
-        self, epoch: int, order: str, draws: str, shard: str = "", skip: int = 0, known: list[int] | None = None
+        self, epoch: int, order: str, draws: str, skip: int = 0, known: list[int] | None = None, shard: str = ""
     ) -> None:
         """Begin an epoch.
 
         skip: batches to leave out at its beginning.
         known: its order of samples, where it was drawn before.
+        shard: how it is dealt to ranks; "" for one rank.
         """
         generator = torch.Generator() if draws == "none" else None
         workers = self.recipe.workers

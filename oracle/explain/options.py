@@ -35,10 +35,14 @@ WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate),
     ("forward", "rng"): (ops.Fetch, ops.Evaluate),
     ("forward", "mode"): (ops.TrainMode, ops.Evaluate),
-    ("forward", "loss"): (ops.Start, ops.Forward, ops.TrainMode, ops.Evaluate),
+    ("forward", "loss"): (ops.Start, ops.Forward, ops.TrainMode, ops.Evaluate, ops.Broadcast),
     ("backward", "objective"): (ops.Start, ops.Forward, ops.Backward, ops.Grow, ops.Rescale),
-    ("backward", "gradient"): (ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Evaluate),
-    ("consume", "gradient"): (ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale),
+    ("backward", "gradient"): (
+        ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Evaluate, ops.Reduce,
+    ),
+    ("consume", "gradient"): (
+        ops.Start, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale, ops.Reduce, ops.ClipShards,
+    ),
     ("consume", "learning_rate"): (ops.Start, ops.Schedule),
     ("update", "parameter"): (ops.Update,),
     ("update", "optimizer_state"): (ops.Update,),
@@ -48,8 +52,8 @@ WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("evaluate", "rng"): (ops.Evaluate,),
     ("evaluate", "mode"): (ops.Evaluate,),
     ("evaluate", "gradient"): (ops.Evaluate, ops.Clear),
-    ("log", "metric"): (ops.Log,),
-}
+    ("log", "metric"): (ops.Log, ops.ShareLoss),
+}  # fmt: skip
 # Where the beginning of the run matters by the type that it has autocast compute in, and by nothing else.
 COMPUTED = {("forward", "loss"), ("backward", "objective"), ("backward", "gradient"), ("consume", "gradient")}
 # What is written from the beginning of the run on, not in one window alone.
@@ -127,7 +131,8 @@ class Scene:
 
     def _fits(self, known: list[Operation], other: list[Operation], reading: Reading) -> bool:
         moment, kind = self.site.address[2:4]
-        if moment == "batch" and reading.semantics.data.order == self.reading.semantics.data.order:
+        ours, theirs = self.reading.semantics.data, reading.semantics.data
+        if moment == "batch" and (theirs.order, theirs.shard) == (ours.order, ours.shard):
             return self._same_batches(known, other)
         if (moment, kind) == ("backward", "objective"):
             return self._same_ratio(known, other)
@@ -141,7 +146,7 @@ class Scene:
             names.setdefault(self._identity(self.reference, op.update, op.micro), set()).add((op.epoch, op.index))
         planned = {op.micro: (op.epoch, op.index) for op in _forwards(other) if op.update == update}
         seen = self.candidate.rows_at(("forward", "rng"))
-        micros = {row.address.micro for row in seen if row.address.update == update}
+        micros = {row.address.micro for row in seen if row.address[::5] == (update, self.site.address.rank)}
         if micros and planned.keys() != micros:
             return False
         trained = {micro: self._identity(self.candidate, update, micro) for micro in planned}
@@ -152,7 +157,7 @@ class Scene:
 
     def _identity(self, trace: Trace, update: int, micro: int) -> bytes | None:
         """What tells a batch from others: its sample ids, where they are recorded."""
-        row = trace.row((update, micro, "batch", "batch_ids", "id", 0))
+        row = trace.row((update, micro, "batch", "batch_ids", "id", self.site.address.rank))
         return row.digest if row else None
 
     def _same_ratio(self, known: list[Operation], other: list[Operation]) -> bool:
@@ -201,7 +206,7 @@ DECIDERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
     ("consume", "gradient"): (
         ops.Start, ops.Fetch, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale, ops.Evaluate,
-        ops.TrainMode,
+        ops.TrainMode, ops.Reduce, ops.ClipShards, ops.Broadcast,
     ),
     ("consume", "learning_rate"): (ops.Start, ops.Schedule),
     ("schedule", "learning_rate"): (ops.Start, ops.Schedule),
@@ -209,7 +214,7 @@ DECIDERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("update", "optimizer_state"): (ops.Update,),
     ("update", "scaler"): (ops.Start, ops.Grow, ops.Rescale),
     ("evaluate", "metric"): (ops.Evaluate,),
-    ("log", "metric"): (ops.Log,),
+    ("log", "metric"): (ops.Log, ops.ShareLoss),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def readable(value: Any) -> Any:
     return value if value.layout is torch.strided else value.to_dense()
 
 
-def shard(value: Tensor) -> tuple[int, int, int] | None:
+def shard(value: Any) -> tuple[int, int, int] | None:
     """Which part of a tensor this rank holds: (dimension, start, length); None for all of it."""
     if type(value) in UNDEALT or not hasattr(value, "to_local"):
         return None

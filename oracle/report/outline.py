@@ -11,6 +11,7 @@ from oracle.report import goldens, phrases, resumptions
 from oracle.report.phrases import Count
 from oracle.report.sentences import sentence
 from oracle.result import (
+    BetweenRanks,
     CandidateOutcome,
     Cause,
     FirstDivergence,
@@ -258,7 +259,8 @@ def _ended(outcome: CandidateOutcome | None) -> str:
         "timed_out": f"was stopped after {phrases.seconds(outcome.timeout)}, its time limit",
     }[outcome.status]
     after = f", {Count(outcome.updates):update} made" if outcome.updates is not None else ""
-    return f"the candidate {how}{after}"
+    where = f"; rank {outcome.rank} was last seen at {outcome.at}" if outcome.rank is not None else ""
+    return f"the candidate {how}{after}{where}"
 
 
 def _interrupted(result: Result) -> Iterator[Paragraph]:
@@ -274,6 +276,8 @@ def _aside(result: Result) -> Iterator[Paragraph]:
         shown = [f"{_times(item)}{phrases.place(item)}" for item in result.latent[:SHOWN]]
         text = f"{total:address} {'differs' if total == 1 else 'differ'} in witness values alone."
         yield Paragraph("Latent", text, (*shown, *_cut(len(result.latent))))
+    for apart in result.between_ranks:
+        yield Paragraph("Between ranks", _between(apart))
     if result.one_sided and result.verdict != "not_comparable":
         shown = [_alone(item) for item in result.one_sided[:SHOWN]]
         yield Paragraph("On one side", "listed, not judged.", (*shown, *_cut(len(result.one_sided))))
@@ -282,6 +286,14 @@ def _aside(result: Result) -> Iterator[Paragraph]:
         yield Paragraph(label, f"{item.cause} until {item.until}: {item.reason}.")
     for note in result.notes:
         yield Paragraph("Note", note)
+
+
+def _between(item: BetweenRanks) -> str:
+    when = phrases.moment(item.update, item.micro, item.moment)
+    what = phrases.kind(item.kind, item.name)
+    if item.agree:
+        return f"{when}: all ranks have the same {what}; in the reference each has its own."
+    return f"{when}: {what} of rank {item.rank} is not that of the others; in the reference all have the same."
 
 
 def _times(item: Any) -> str:

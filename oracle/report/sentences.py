@@ -93,6 +93,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "scaled": ("clips before unscaling: the threshold meets gradients multiplied by the loss scale",),
         "micro": ("clips at each micro-batch, before the window's gradient is complete",),
         "off": ("does not clip, although the recipe asks for it",),
+        "local": ("clips on each rank what it accumulated itself, before the ranks are reduced",),
     },
     "clip.kind": {
         "norm": ("clips the norm of all gradients together",),
@@ -125,6 +126,13 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "plans the schedule over {candidate_updates:micro-batch}; there are {reference_updates:update}",
             "plans the schedule over micro-batches, as if each were an update",
         ),
+        "unsharded": (
+            (
+                "plans the schedule over {candidate_updates:update}, as if one rank trained all samples; "
+                "there are {reference_updates}"
+            ),
+            "plans the schedule as if one rank trained all samples",
+        ),
     },
     "schedule.formula": {
         "progress": ("computes the schedule's decay as 1 - t/T",),
@@ -154,6 +162,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "sequential": ("reads the samples in the data's own order",),
         "random_sampler": ("shuffles with torch's RandomSampler, from the global generator",),
         "seeded_epoch": ("shuffles each epoch with a generator of its own, seeded with seed + epoch",),
+        "unseeded_epoch": ("shuffles each epoch with a generator of its own, seeded with the epoch alone",),
         "same_every_epoch": ("reads every epoch in the order of the first",),
     },
     "data.tail": {
@@ -163,6 +172,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "data.shard": {
         "interleave": ("deals samples to the ranks in turn, wrapping around at the end",),
         "contiguous": ("gives each rank a contiguous part of the data",),
+        "batches": ("deals batches to the ranks in turn, and fills up at the end with the first samples",),
         "replicate": ("gives every rank all of the data",),
     },
     "data.lookahead": {
@@ -212,6 +222,31 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "adds up gradients over the ranks, without dividing",
         ),
     },
+    "reduce.micros": {
+        "all": ("reduces the whole window's gradient over the ranks",),
+        "first": ("reduces a window's first micro-batch alone: what the others add stays on its rank",),
+        "none": ("does not reduce gradients over the ranks: each keeps its own",),
+    },
+    "reduce.moment": {
+        "window": ("reduces gradients once an update",),
+        "micro": ("reduces gradients at each micro-batch, which rounds otherwise",),
+    },
+    "reduce.units": {
+        "all": ("counts the units of all ranks",),
+        "own": ("divides by each rank's own units: units on ranks that have few of them count more",),
+        "all_averaged": (
+            "divides by the units of all ranks, and again by {ranks}, the number of ranks",
+            "divides by the units of all ranks, and again by the number of ranks",
+        ),
+    },
+    "reduce.norm": {
+        "whole": ("clips by the norm of the whole gradient",),
+        "shard": ("clips each rank's shard by the shard's own norm",),
+    },
+    "reduce.buffers": {
+        "broadcast": ("gives every rank the first one's buffers",),
+        "local": ("leaves each rank its own buffers",),
+    },
     "log.loss": {
         "window_mean": ("logs the mean loss of the window",),
         "last_micro": ("logs the loss of the window's last micro-batch",),
@@ -224,6 +259,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "logs a loss divided by {configured} once too often",
             "logs a loss divided by the number of micro-batches once too often",
         ),
+    },
+    "log.ranks": {
+        "own": ("logs the loss of its own rank",),
+        "mean": ("logs the mean loss over the ranks",),
     },
     "log.digits": {
         "all": ("logs the loss as it was computed",),

@@ -19,6 +19,8 @@ RICH = from_dict({
     "precision": {"dtype": "float16"}, "log": {}, "evaluate": {},
 })  # fmt: skip
 SAMPLES = 9
+SEVERAL = ("clip.moment", "schedule.cadence", "schedule.horizon", "data.order")
+"""Knobs of which some value means nothing on one rank, or under seed 0."""
 
 
 def operations(recipe=RICH, samples=SAMPLES, **changes):
@@ -37,6 +39,11 @@ def test_every_value_of_every_knob_changes_the_plan(knob, value):
     recipe, samples = RICH, SAMPLES
     if knob == "accumulation.counted":
         base = base.with_("accumulation.tail", "carry")
+    if knob.startswith("reduce.") or knob in ("data.shard", "log.ranks", *SEVERAL):
+        recipe, samples = from_dict({**_plain(RICH), "seed": 1, "parallel": {"ranks": 2}}), 22
+        base = Semantics.of(recipe)
+    if knob == "reduce.units":
+        base = base.with_("accumulation.normalise", "unit_mean")
     if knob == "accumulation.tail_count":  # two batches are left of an epoch, and one sample
         recipe, samples = from_dict({**_plain(RICH), "accumulation": 3}), 10
     if knob in ("accumulation.divide", "schedule.stop"):  # a reciprocal of 4 is exact; carrying makes fewer updates
