@@ -14,7 +14,7 @@ from oracle.errors import TrainerError
 
 
 class Adapter:
-    """Trains a job with a DeepSpeed engine; model, optimizer, loader and scheduler are the user's there, so the job's."""
+    """Trains a job with a DeepSpeed engine; the model, optimizer, loader and schedule are the job's."""
 
     name = "deepspeed"
     package = "deepspeed"
@@ -31,7 +31,9 @@ class Adapter:
         """Why a recipe cannot be trained with DeepSpeed; None where it can."""
         stage = told("DeepSpeedZeroConfig", self.arguments).get("stage", 0)
         if stage == 3:
-            return "under ZeRO 3 a parameter holds nothing between its uses, so there is nothing to compare: stage 0 to 2"
+            return (
+                "under ZeRO 3 a parameter holds nothing between its uses, so nothing can be compared: choose 0, 1 or 2"
+            )
         if recipe.ema is not None:
             return "DeepSpeed keeps no running mean of the parameters: remove [ema]"
         if recipe.clip is not None and recipe.clip.max_value is not None:

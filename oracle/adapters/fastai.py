@@ -93,7 +93,7 @@ class Adapter:
 
 
 def optimizer_arguments(optimizer: Any) -> dict[str, Any]:
-    """The arguments of fastai's `SGD` or `Adam` that a recipe states; decay is coupled where torch's class couples it."""
+    """The arguments of fastai's `SGD` or `Adam` that a recipe states; decay is coupled as in torch's class."""
     stated = optimizer.arguments()
     arguments = {own: stated[name] for name, own in SAID[optimizer.name].items() if name in stated}
     if "betas" in stated:

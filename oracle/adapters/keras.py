@@ -1,4 +1,4 @@
-"""Keras on torch: `Model.fit` over a torch DataLoader, with Keras's own optimizer, on the torch model in its wrapper."""
+"""Keras on torch: `Model.fit` over a torch DataLoader, with Keras's optimizer, on the torch model in its wrapper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRL: `SFTTrainer` on a model of transformers and tokenised samples, in full or, with `LoraConfig` arguments, by LoRA."""
+"""TRL: `SFTTrainer` on a model of transformers, whole or with PEFT's adapters, and tokenised samples."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Adapter:
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'trl': {reason}")
         model = job.model()
-        if not isinstance(model, transformers.PreTrainedModel):
+        if not isinstance(model, transformers.PreTrainedModel) and not hasattr(model, "peft_config"):
             raise TrainerError(
                 f"trainer 'trl': SFTTrainer trains models of transformers, found {type(model).__name__}: "
                 "give a task whose model is one, such as 'llama'"
@@ -63,10 +63,6 @@ class Adapter:
             extra["eval_dataset"] = tokenised(job.eval_data(), "eval")
         if not base.by_arguments(recipe.optimizer):
             extra["optimizers"] = (job.optimizer(model), None)
-        if lora := told("LoraConfig", self.arguments):
-            from peft import LoraConfig
-
-            extra["peft_config"] = LoraConfig(**{"task_type": "CAUSAL_LM"} | lora)
         kind = base.in_float16(trl.SFTTrainer) if self.arguments.get("float16.on_cpu") else trl.SFTTrainer
         arguments = base.training_arguments(job) | PREPARED | told("SFTConfig", self.arguments)
         trainer = kind(

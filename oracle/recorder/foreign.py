@@ -5,6 +5,7 @@ A stand-in has `param_groups` and `state` with torch.optim's names, and may have
     stepped_by: (object, name of its method) that makes a step; without it, the stand-in's own `step`.
     took: called with that method's arguments when a step begins; returns the gradients that it takes, by the identity
         of the parameter. Without it, they are what `parameter.grad` holds then.
+    limits: thresholds by which the step itself clips them, `max_norm` or `max_value` to number.
 
 Anybody's own optimizer can be shown by such an object, see docs/recording.md. Reading changes nothing: what is computed
 here are new tensors and plain numbers.
@@ -87,6 +88,12 @@ class Keras:
         return {id(v.value): gradient.detach().clone() for v, gradient in zip(variables, gradients, strict=True)}
 
     @property
+    def limits(self) -> dict[str, float]:
+        """What it clips by."""
+        asked = {"max_norm": self._of.global_clipnorm, "max_value": self._of.clipvalue}
+        return {name: limit for name, limit in asked.items() if limit}
+
+    @property
     def param_groups(self) -> Groups:
         """The variables that decay, and those that do not. The rate is that of the next step."""
         of, variables = self._of, self._of._trainable_variables
@@ -134,6 +141,11 @@ class Zero:
         return self._taken
 
     @property
+    def limits(self) -> dict[str, float]:
+        """What it clips by."""
+        return {"max_norm": self._of.clip_grad} if self._of.clip_grad else {}
+
+    @property
     def param_groups(self) -> Groups:
         """The torch optimizer's groups, with the model's own parameters."""
         return [
@@ -168,6 +180,10 @@ def _cut(flat: Tensor, parameter: Any) -> Tensor:
     """The fragment of a flat tensor that belongs to a parameter, in its shape."""
     place = parameter._hp_mapping.hp_fragment_address
     return flat.narrow(0, place.start, place.numel).view(parameter.shape)
+
+
+CLIPPING = ("deepspeed.runtime.utils",)
+"""Modules with a `clip_grad_norm_` of their own, called as torch's is."""
 
 
 def _counted(value: Any) -> Any:

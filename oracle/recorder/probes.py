@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from diffs.digest import available, digest_tensor
 from oracle.errors import TrainerError
 from oracle.recorder import fidelity
-from oracle.recorder.foreign import stand_in
+from oracle.recorder.foreign import CLIPPING, stand_in
 from oracle.recorder.forwards import Forward, Forwards
 from oracle.recorder.names import Models, bare, unwrap
 from oracle.recorder.optimizers import Optimizer, parameters_of
@@ -321,6 +321,8 @@ class Recorder:
         """
         if self._trainable is not None:
             return
+        for module in (sys.modules[name] for name in CLIPPING if name in sys.modules):
+            self._patches.function(module, "clip_grad_norm_", functools.partial(self._clip, *CLIPS["clip_grad_norm_"]))
         self._models.adopt(parameters)
         self._trainable = [name for name, parameter in self._models.parameters() if parameter.requires_grad]
         self._record_start()
@@ -371,9 +373,12 @@ class Recorder:
 
     def _clip(self, argument: str, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        asked = float(args[1] if len(args) > 1 else kwargs[argument])
-        self._clips[name] = min(asked, self._clips.get(name, asked))  # one that measures behind one that clips
+        self._limited(name, float(args[1] if len(args) > 1 else kwargs[argument]))
         return result
+
+    def _limited(self, name: str, asked: float) -> None:
+        """A threshold was asked for."""
+        self._clips[name] = min(asked, self._clips.get(name, asked))  # one that measures behind one that clips
 
     # Update
 
@@ -506,6 +511,8 @@ class Recorder:
 
     def _foreign_step(self, optimizer: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         took = optimizer.took(*args, **kwargs) if hasattr(optimizer, "took") else None
+        for name, limit in getattr(optimizer, "limits", {}).items():
+            self._limited(name, limit)
         closure = not hasattr(optimizer, "stepped_by") and (bool(args) or kwargs.get("closure") is not None)
         self._steps.begin(optimizer, sys._getframe(), closure, took)
         result = original(*args, **kwargs)
