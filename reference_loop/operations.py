@@ -466,9 +466,10 @@ class Log(Operation):
 
     def _reported(self, losses: list[tuple[torch.Tensor, int, str]]) -> float:
         values = [float(loss) for loss, _, _ in losses]
-        if self.loss == "last_micro":
+        if self.loss in ("last_micro", "last_micro_divided"):
             _, units, reduction = losses[-1]
-            return values[-1] / units if reduction == "sum" else values[-1]
+            last = values[-1] / units if reduction == "sum" else values[-1]
+            return last / self.accumulation if self.loss == "last_micro_divided" else last
         if self.loss == "window_sum":
             return sum(values)
         summed = losses[-1][2] == "sum"

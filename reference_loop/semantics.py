@@ -544,20 +544,26 @@ class Precision:
 class Log:
     """What is reported as the loss of an update."""
 
-    loss: Literal["window_mean", "last_micro", "window_sum", "configured_mean", "divided"] = _knob(
-        {
-            "window_mean": ("The mean over the window, weighted as the gradient is.", _TORCH_AMP),
-            "last_micro": ("The last micro-batch's loss.", "https://github.com/allenai/allennlp/pull/4706"),
-            "window_sum": ("The sum over the window.", f"{_HF}/issues/37766"),
-            "configured_mean": (
-                "The sum over the window divided by the configured count, also where the window holds fewer.",
-                f"{_HF}/pull/38872",
-            ),
-            "divided": (
-                "The window's mean, divided by the accumulation count once more.",
-                f"{_LIGHTNING}/issues/13243",
-            ),
-        }
+    loss: Literal["window_mean", "last_micro", "last_micro_divided", "window_sum", "configured_mean", "divided"] = (
+        _knob(
+            {
+                "window_mean": ("The mean over the window, weighted as the gradient is.", _TORCH_AMP),
+                "last_micro": ("The last micro-batch's loss.", "https://github.com/allenai/allennlp/pull/4706"),
+                "last_micro_divided": (
+                    "The last micro-batch's loss as it goes backward: divided by the configured count.",
+                    "https://skorch.readthedocs.io/en/stable/user/FAQ.html",
+                ),
+                "window_sum": ("The sum over the window.", f"{_HF}/issues/37766"),
+                "configured_mean": (
+                    "The sum over the window divided by the configured count, also where the window holds fewer.",
+                    f"{_HF}/pull/38872",
+                ),
+                "divided": (
+                    "The window's mean, divided by the accumulation count once more.",
+                    f"{_LIGHTNING}/issues/13243",
+                ),
+            }
+        )
     )
     ranks: Literal["own", "mean"] = _knob(
         {

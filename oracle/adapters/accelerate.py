@@ -97,7 +97,8 @@ def use_float16(accelerator: Any) -> None:
     To be called before `prepare`. It is how the code is reached that elsewhere runs on a GPU alone.
     """
     accelerator.native_amp = True
-    accelerator.scaler = torch.amp.GradScaler("cpu")
+    numbers = accelerator.scaler_handler
+    accelerator.scaler = torch.amp.GradScaler("cpu", **(numbers.to_kwargs() if numbers is not None else {}))
 
 
 def accelerator_arguments(job: Any, remedy: dict[str, Any]) -> dict[str, Any]:

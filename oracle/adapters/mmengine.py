@@ -21,7 +21,7 @@ class Adapter:
 
     name = "mmengine"
     package = "mmengine"
-    remedies: ClassVar = {}
+    remedies: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments  # by "Class.argument"
@@ -188,7 +188,7 @@ def reporter(job: Any, model: torch.nn.Module) -> Any:
         def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
             """Told that a micro-batch is trained."""
             if recipe.log and self.every_n_train_iters(runner, recipe.log.every * recipe.accumulation):
-                job.log("loss", outputs["loss"])
+                job.log("loss", outputs["loss"].detach())
             if recipe.evaluate and self.every_n_train_iters(runner, recipe.evaluate.every * recipe.accumulation):
                 job.evaluate(model)
 

@@ -188,7 +188,7 @@ def accelerator(job: Any, arguments: dict[str, Any]) -> Any:
     made = Accelerator(
         cpu=job.device.type == "cpu", **accelerator_arguments(job.recipe) | told("Accelerator", arguments)
     )
-    if arguments.get("float16.on_cpu"):
+    if arguments.get("float16.on_cpu") and job.recipe.precision.dtype == "float16":
         use_float16(made)
     return made
 

@@ -250,6 +250,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "log.loss": {
         "window_mean": ("logs the mean loss of the window",),
         "last_micro": ("logs the loss of the window's last micro-batch",),
+        "last_micro_divided": (
+            "logs the loss of the window's last micro-batch divided by {configured}, the configured count",
+            "logs the loss of the window's last micro-batch divided by the configured count",
+        ),
         "window_sum": ("logs the sum of the window's losses",),
         "configured_mean": (
             "logs the sum of the window's losses divided by {configured}, the configured count",
