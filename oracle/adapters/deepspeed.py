@@ -102,6 +102,8 @@ def configuration(recipe: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         found["torch_autocast"] = {"enabled": True, "dtype": recipe.precision.dtype}
     if zero := told("DeepSpeedZeroConfig", arguments):
         found["zero_optimization"] = zero
+        if zero.get("stage") and recipe.optimizer.name == "sgd":
+            found["zero_allow_untested_optimizer"] = True  # it refuses torch's SGD otherwise
     return found
 
 

@@ -80,6 +80,17 @@ TABLES: dict[str, Table] = {
             Lever("", {}),
         ),
     ),
+    "deepspeed": Table(
+        classes={"DeepSpeedZeroConfig": "deepspeed.runtime.zero.config"},
+        carries={},
+        loop=frozenset(
+            (
+                "clip.kind", "data.order", "data.tail", "evaluate.gradients", "evaluate.mode", "evaluate.rng",
+                "log.digits", "log.loss", "metric.aggregate", "model.mode", "optimizer.decay", "optimizer.decay_set",
+                "optimizer.kernel", "schedule.formula", "schedule.horizon", "schedule.stop",
+            )
+        ),
+    ),
     "fabric": Table(
         classes={"Fabric": "lightning.fabric"},
         carries={"precision.compute": ("Fabric.precision",)},
@@ -97,7 +108,20 @@ TABLES: dict[str, Table] = {
                 {"float16.on_cpu": True, "clip_gradients.error_if_nonfinite": False},
                 FLOAT16.proves,
             ),
+            Lever("", {}),
         ),
+    ),
+    "fastai": Table(
+        classes={"Adam": "fastai.optimizer", "Learner": "fastai.learner", "SGD": "fastai.optimizer"},
+        carries={
+            "hyperparameter.betas": ("Adam.mom", "Adam.sqr_mom"),
+            "hyperparameter.eps": ("Adam.eps",),
+            "hyperparameter.weight_decay": ("Learner.wd",),
+            "optimizer.decay": ("Adam.decouple_wd",),
+            "optimizer.decay_set": ("Learner.wd_bn_bias",),
+        },
+        loop=frozenset(("evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate")),
+        levers=(FLOAT16,),
     ),
     "ignite": Table(
         classes={"create_supervised_trainer": "ignite.engine"},
@@ -111,6 +135,16 @@ TABLES: dict[str, Table] = {
             )
         ),
         levers=(FLOAT16,),
+    ),
+    "keras": Table(
+        classes={name: "keras.optimizers" for name in ("Adam", "AdamW", "SGD")},
+        carries={
+            "clip.kind": ("AdamW.global_clipnorm",),
+            "clip.moment": ("AdamW.global_clipnorm",),
+            "hyperparameter.eps": ("AdamW.epsilon",),
+            "hyperparameter.weight_decay": ("AdamW.weight_decay",),
+        },
+        loop=frozenset(("evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate")),
     ),
     "lightning": Table(
         classes={"LRSchedulerConfig": "lightning.pytorch.utilities.types", "Trainer": "lightning.pytorch"},
@@ -130,8 +164,12 @@ TABLES: dict[str, Table] = {
         levers=(
             Lever("ragged tail", {"LRSchedulerConfig.interval": "step"}),
             Lever("decay and a clip that bites", {"Trainer.gradient_clip_algorithm": "value"}),
-            Lever("evaluation and log", {"Trainer.num_sanity_val_steps": 0}),
-            FLOAT16,
+            Lever(
+                "float16 that overflows",
+                {"float16.on_cpu": True, "LRSchedulerConfig.interval": "step"},
+                FLOAT16.proves,
+            ),
+            Lever("", {}),
         ),
     ),
     "mmengine": Table(
@@ -210,5 +248,17 @@ TABLES: dict[str, Table] = {
             Lever("", {}),
             Lever("", {"TrainingArguments.auto_find_batch_size": True}),
         ),
+    ),
+    "trl": Table(
+        classes={"SFTConfig": "trl"},
+        carries={
+            "hyperparameter.max_norm": ("SFTConfig.max_grad_norm",),
+            "hyperparameter.weight_decay": ("SFTConfig.weight_decay",),
+            "optimizer.decay": ("SFTConfig.optim",),
+            "optimizer.kernel": ("SFTConfig.optim",),
+            "precision.compute": ("SFTConfig.bf16", "SFTConfig.fp16"),
+            "schedule.formula": ("SFTConfig.lr_scheduler_type",),
+        },
+        levers=(FLOAT16,),
     ),
 }  # fmt: skip

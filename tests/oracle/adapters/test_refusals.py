@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from oracle.adapters import accelerate, fabric, ignite, lightning, mmengine, skorch, transformers
+from oracle.adapters import (
+    accelerate,
+    deepspeed,
+    fabric,
+    fastai,
+    ignite,
+    keras,
+    lightning,
+    mmengine,
+    skorch,
+    transformers,
+    trl,
+)
 from oracle.errors import TrainerError
 from oracle.job import Job
 from oracle.tasks import load_task
@@ -25,6 +37,21 @@ REFUSED = [
     (skorch, {"ema": {"decay": 0.9}}, "[ema]"),
     (skorch, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (skorch, {"clip": {"max_value": 1.0}}, "clip.max_value"),
+    (deepspeed, {"ema": {"decay": 0.9}}, "[ema]"),
+    (deepspeed, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (deepspeed, {"clip": {"max_value": 1.0}}, "clip.max_value"),
+    (deepspeed, {"precision": {"dtype": "float16"}, "scaler": {"init_scale": 8.0}}, "[scaler]"),
+    (fastai, {"ema": {"decay": 0.9}}, "[ema]"),
+    (fastai, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (fastai, {"clip": {"max_value": 1.0}}, "clip.max_value"),
+    (fastai, {"optimizer": {"name": "sgd", "nesterov": True, "momentum": 0.9}}, "optimizer.nesterov"),
+    (keras, {"ema": {"decay": 0.9}}, "[ema]"),
+    (keras, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
+    (keras, {"precision": {"dtype": "bfloat16"}}, "precision.dtype"),
+    (keras, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
+    (keras, {"optimizer": {"name": "adam", "maximize": True}}, "optimizer.maximize"),
+    (trl, {"ema": {"decay": 0.9}}, "[ema]"),
+    (trl, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"ema": {"decay": 0.9}}, "[ema]"),
     (transformers, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
@@ -37,7 +64,9 @@ def test_what_cannot_be_mapped_is_refused_by_its_name(adapter, values, named):
     assert named in adapter.Adapter().refuse(from_dict(values))
 
 
-@pytest.mark.parametrize("adapter", [accelerate, fabric, ignite, lightning, mmengine, skorch, transformers])
+@pytest.mark.parametrize(
+    "adapter", [accelerate, deepspeed, fabric, fastai, ignite, lightning, mmengine, skorch, transformers, trl]
+)
 def test_what_can_be_mapped_is_not_refused(adapter):
     full = {
         "optimizer": {"name": "adamw", "betas": [0.9, 0.95]},
@@ -62,7 +91,8 @@ def test_each_recipe_field_has_a_row_in_each_adapter_s_table(root):
 
     from reference_loop.recipe import Recipe
 
-    for name in ("accelerate", "fabric", "ignite", "lightning", "mmengine", "skorch", "transformers"):
+    files = (root / "oracle" / "adapters").glob("*.py")
+    for name in (file.stem for file in files if "class Adapter" in file.read_text()):
         text = (root / "docs" / "trainers" / f"{name}.md").read_text()
         absent = [
             field.name

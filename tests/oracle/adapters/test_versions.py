@@ -34,9 +34,23 @@ def test_an_adapter_keeps_its_promises(root, name, requirement):
     keeps_its_promises(root, requirement, [str(HERE / f"test_{name}.py")])
 
 
-def keeps_its_promises(root: Path, requirement: str, tests: list[str]) -> None:
+@pytest.mark.trainers
+@pytest.mark.parametrize(
+    ("name", "requirements"),
+    [
+        ("fastai", ["fastai==2.8.12"]),
+        ("keras", ["keras==3.15.1"]),
+        ("deepspeed", ["deepspeed==0.19.8"]),
+        ("trl", ["trl==1.16.0", "peft==0.21.2"]),
+    ],
+)
+def test_the_adapters_of_own_optimizers_and_of_trl_keep_their_promises(root, name, requirements):
+    keeps_its_promises(root, requirements, [str(HERE / f"test_{name}.py")])
+
+
+def keeps_its_promises(root: Path, requirement: str | list[str], tests: list[str]) -> None:
     """Run tests where a requirement is met; they pass, and are not skipped for want of it."""
-    layer = environment.prepare([requirement])
+    layer = environment.prepare([requirement] if isinstance(requirement, str) else requirement)
     path = os.pathsep.join(filter(None, [str(layer.layer or ""), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [layer.python, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-rs", *tests],
