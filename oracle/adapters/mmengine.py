@@ -142,18 +142,18 @@ def scheduler(job: Any, wrapper: Any) -> Any:
     from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 
     class Rate(_ParamScheduler):
-        """The rate of the update that an iteration belongs to."""
+        """Moves where an iteration made an update."""
 
-        def __init__(self, asked: Any, total: int, steps: int) -> None:
-            self.asked = (asked.name, asked.warmup)
-            self.total, self.steps = total, steps
+        def __init__(self, asked: Any, total: int) -> None:
+            self.asked, self.total, self.updates = (asked.name, asked.warmup), total, 0
             super().__init__(wrapper, param_name="lr", by_epoch=False)
 
         def _get_value(self) -> list[float]:
-            by = factor(*self.asked, self.last_step // self.steps, self.total)
+            self.updates += self.last_step > 0 and self.optimizer.should_update()
+            by = factor(*self.asked, self.updates, self.total)
             return [base * by for base in self.base_values]
 
-    return Rate(job.recipe.schedule, job.total_updates, job.recipe.accumulation)
+    return Rate(job.recipe.schedule, job.total_updates)
 
 
 def wrapped(job: Any, model: torch.nn.Module) -> torch.nn.Module:
