@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from oracle.adapters.arguments import told
-from oracle.adapters.lightning import PRECISIONS, mixed_precision
+from oracle.adapters.lightning import PLUGINS, PRECISIONS, given, mixed_precision
 from oracle.errors import TrainerError
 
 
@@ -19,7 +19,7 @@ class Adapter:
 
     name = "fabric"
     package = "lightning"
-    remedies: ClassVar = {}
+    remedies: ClassVar = {"precision.compute = as_asked": {"Fabric.plugins": PLUGINS}}
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments  # by "Class.argument"
@@ -48,13 +48,13 @@ class Adapter:
         recipe = job.recipe
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'fabric': {reason}")
-        fabric = Fabric(**fabric_arguments(job, self.arguments) | told("Fabric", self.arguments))
+        fabric = Fabric(**fabric_arguments(job, self.arguments))
         fabric.launch()
         model = job.model()
         optimizer = job.optimizer(model)
         scheduler = job.scheduler(optimizer)
         model, optimizer = fabric.setup(model, optimizer)
-        loader = fabric.setup_dataloaders(job.loader())
+        loader = fabric.setup_dataloaders(job.loader(shard=False))
         state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "epoch": 0, "batch": 0, "updates": 0}
         if job.resume_from is not None:
             fabric.load(last_checkpoint(job.resume_from), state)
@@ -87,7 +87,7 @@ class Adapter:
 
 
 def fabric_arguments(job: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Fabric` that the job's recipe states, and the job's device and ranks."""
+    """The arguments of `Fabric` that the job's recipe states, the job's device and ranks, and those that were given."""
     recipe = job.recipe
     stated: dict[str, Any] = {
         "accelerator": "cpu" if job.device.type == "cpu" else "gpu",
@@ -98,7 +98,7 @@ def fabric_arguments(job: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         stated["plugins"] = [plugin]
     elif recipe.precision.dtype != "float32":
         stated["precision"] = PRECISIONS[recipe.precision.dtype]
-    return stated
+    return stated | given("Fabric", arguments)
 
 
 def clip(fabric: Any, model: Any, optimizer: Any, limit: Any, arguments: dict[str, Any]) -> None:

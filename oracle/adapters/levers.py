@@ -125,13 +125,13 @@ TABLES: dict[str, Table] = {
     ),
     "ignite": Table(
         classes={"create_supervised_trainer": "ignite.engine"},
-        carries={"precision.compute": ("create_supervised_trainer.amp_mode",)},
+        carries={},
         loop=frozenset(
             (
                 "clip.kind", "clip.moment", "data.order", "data.tail", "evaluate.gradients", "evaluate.mode",
                 "evaluate.rng", "log.digits", "log.loss", "metric.aggregate", "optimizer.decay",
-                "optimizer.decay_set", "optimizer.kernel", "schedule.cadence", "schedule.formula", "schedule.horizon",
-                "schedule.on_skip", "schedule.order",
+                "optimizer.decay_set", "optimizer.kernel", "precision.compute", "precision.loss", "schedule.cadence",
+                "schedule.formula", "schedule.horizon", "schedule.on_skip", "schedule.order",
             )
         ),
         levers=(FLOAT16,),
@@ -180,7 +180,6 @@ TABLES: dict[str, Table] = {
         },
         carries={
             "clip.kind": ("OptimWrapper.clip_grad",),
-            "clip.moment": ("OptimWrapper.clip_grad",),
             "data.order": ("Runner.train_dataloader",),
             "data.tail": ("Runner.train_dataloader",),
             "hyperparameter.max_norm": ("OptimWrapper.clip_grad",),

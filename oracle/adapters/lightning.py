@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from oracle.adapters.arguments import told
 from oracle.errors import TrainerError
 
 PRECISIONS = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
+PLUGINS = "<[MixedPrecision('16-mixed', 'cpu', scaler=torch.amp.GradScaler('cpu'))]>"
+"""What is passed, as a user writes it, so that float16 on a CPU is float16; without it, it is replaced by bfloat16."""
 
 
 class Adapter:
@@ -20,7 +23,10 @@ class Adapter:
 
     name = "lightning"
     package = "lightning"
-    remedies: ClassVar = {"schedule.cadence = update": {"LRSchedulerConfig.interval": "step"}}
+    remedies: ClassVar = {
+        "precision.compute = as_asked": {"Trainer.plugins": PLUGINS},
+        "schedule.cadence = update": {"LRSchedulerConfig.interval": "step"},
+    }
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments  # by "Class.argument"
@@ -51,10 +57,10 @@ class Adapter:
         if reason := self.refuse(job.recipe):
             raise TrainerError(f"trainer 'lightning': {reason}")
         module = wrapped(job, told("LRSchedulerConfig", self.arguments))
-        trainer = Trainer(**trainer_arguments(job, self.arguments) | told("Trainer", self.arguments))
+        trainer = Trainer(**trainer_arguments(job, self.arguments))
         trainer.fit(
             module,
-            train_dataloaders=job.loader(),
+            train_dataloaders=job.loader(shard=False),
             val_dataloaders=job.eval_loader() if job.recipe.evaluate else None,
             ckpt_path=None if job.resume_from is None else str(last_checkpoint(job.resume_from)),
         )
@@ -101,7 +107,7 @@ def wrapped(job: Any, config: dict[str, Any]) -> Any:
 
 
 def trainer_arguments(job: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Trainer` that the job's recipe states, and the run's surroundings."""
+    """The arguments of `Trainer` that the job's recipe states, the run's surroundings, and those that were given."""
     recipe = job.recipe
     stated: dict[str, Any] = {
         "accumulate_grad_batches": recipe.accumulation,
@@ -125,7 +131,7 @@ def trainer_arguments(job: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         from lightning.pytorch.callbacks import ModelCheckpoint
 
         stated["callbacks"] = [ModelCheckpoint(dirpath=job.workdir, every_n_train_steps=recipe.checkpoint.every)]
-    return stated
+    return stated | given("Trainer", arguments)
 
 
 def surroundings(job: Any) -> dict[str, Any]:
@@ -141,15 +147,20 @@ def surroundings(job: Any) -> dict[str, Any]:
     }
 
 
+def given(owner: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of one class, without the plugin that `mixed_precision` makes."""
+    return {name: value for name, value in told(owner, arguments).items() if value != PLUGINS}
+
+
 def mixed_precision(job: Any, arguments: dict[str, Any], module: str) -> Any:
     """The plugin that takes a loss scaler, where the recipe states the scaler's numbers or float16 is asked to work.
 
-    Without it float16 on a CPU is replaced by bfloat16. module: where the plugin is imported from. None: not needed.
+    module: where the plugin is imported from.
+    Returns None where it is not needed.
     """
-    import importlib
-
     recipe = job.recipe
-    if recipe.precision.dtype != "float16" or not (recipe.scaler or arguments.get("float16.on_cpu")):
+    working = arguments.get("float16.on_cpu") or PLUGINS in arguments.values()
+    if recipe.precision.dtype != "float16" or not (recipe.scaler or working):
         return None
     kind = importlib.import_module(module).MixedPrecision
     return kind(PRECISIONS["float16"], job.device.type, scaler=job.scaler())

@@ -12,9 +12,15 @@ from oracle.profile.infer import infer
 from oracle.profile.render import markdown, named, said, value
 from oracle.profile.schema import Entry, Profile, from_dict
 from oracle.result import write_text
+from oracle.trainers import list_trainers
 
 TRAINERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("accelerate", ()),
+    ("fabric", ("lightning==2.6.6",)),
+    ("ignite", ("pytorch-ignite==0.5.5",)),
+    ("lightning", ("lightning==2.6.6",)),
+    ("mmengine", ("mmengine==0.10.7",)),
+    ("skorch", ("skorch==1.4.0",)),
     ("transformers", ("transformers==4.45.2",)),
     ("transformers", ("transformers==4.46.3",)),
     ("transformers", ("transformers==4.54.0",)),
@@ -38,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     """Probe the trainers that begin as a word after the folder, all of them without one, and write their pages."""
     folder, names = Path(arguments[0]), tuple(arguments[1:])
     for trainer, requirements in TRAINERS:
-        label = " ".join(requirements) or trainer
+        label = " ".join(requirements)
+        label = label if label.startswith(trainer) else f"{trainer} {label}".strip()
         if names and not label.startswith(names):
             continue
         print(f"profile: {label}", flush=True)
@@ -54,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def stem(profile: Profile) -> str:
     """What a profile's files are called: trainer and version."""
-    return f"{profile.trainer}-{profile.versions[profile.trainer]}"
+    package = next(one.package for one in list_trainers() if one.name == profile.trainer)
+    return f"{profile.trainer}-{profile.versions[package]}"
 
 
 def profiles(folder: Path) -> list[Profile]:
