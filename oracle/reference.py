@@ -10,9 +10,11 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from oracle import floor
 from oracle.branches import Slots, divisible, explore, open_files, through
@@ -103,7 +105,7 @@ class Reference:
 
     def _judged(self) -> dict[str, Any]:
         (operations,) = self._start()
-        candidate = Pins(self.request["local"], None)
+        candidate = Pins(self.request["local"], None, self.request["shards"])
         local = floor.judge(operations, self.run_on, candidate, through=self.request["through"])
         return {"nan": None, "local": local, **self._facts()}
 
@@ -120,7 +122,7 @@ class Reference:
             )
             for rank in range(self.ranks)
         ]
-        self.pins = Pins.of(request["pins"])
+        self.pins = Pins.of(request)
         last = request["through"]
         self.mine = explore({at: through(each, last) for at, each in enumerate(plans)}, self._do, self._fork)
         semantics = self.readings[self.mine[0]]["semantics"]
@@ -141,7 +143,7 @@ class Reference:
         shards = self.request["shards"].get(str(address.rank))
         if not shards or address.kind not in _SHARDED or value.dim() == 0:
             return value
-        name = address.name.rpartition(".")[0] if address.kind == "optimizer_state" else address.name
+        name = _parameter(address)
         return value.narrow(*shards[name]) if name in shards else value
 
     def _fork(self, numbers: list[int]) -> bool:
@@ -166,7 +168,7 @@ class Reference:
         for writer in self.writers:
             writer.move(folder)
         self.states[0].workdir = folder / "work"
-        self.pins = Pins.of(self.request["pins"])  # an open database is not carried across a fork
+        self.pins = Pins.of(self.request)  # an open database is not carried across a fork
         return True
 
     def _part(self, folder: Path) -> None:
@@ -197,25 +199,35 @@ _SHARDED = frozenset({"parameter", "gradient", "optimizer_state"})
 _KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
 
 
+def _parameter(address: Address) -> str:
+    """The parameter that a value belongs to."""
+    return address.name.rpartition(".")[0] if address.kind == "optimizer_state" else address.name
+
+
 class Pins(Mapping[Address, Any]):
     """The values that a recorded run had, where some of them are to be taken.
 
     folder: the run's trace; tensors must have been captured in full.
     places: [moment, kind, first update]...; None takes every place.
+    shards: where the run dealt tensors to ranks, as `Replays.shards`: they are put together again.
     """
 
-    def __init__(self, folder: str, places: list[list[Any]] | None) -> None:
+    def __init__(
+        self, folder: str, places: list[list[Any]] | None, shards: Mapping[str, Mapping[str, Sequence[int]]]
+    ) -> None:
         from diffs.captured import read_tensors  # needs safetensors, which only runs with pins do
         from diffs.trace import open_trace
 
         self.trace = open_trace(folder)
         self.tensors: Mapping[Any, Any] = read_tensors(folder)
+        self.shards = shards
         self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
 
     @classmethod
-    def of(cls, asked: dict[str, Any] | None) -> Mapping[Address, Any]:
+    def of(cls, request: dict[str, Any]) -> Mapping[Address, Any]:
         """The pins that a request asks for, none by default."""
-        return cls(asked["trace"], asked["places"]) if asked else {}
+        asked = request["pins"]
+        return cls(asked["trace"], asked["places"], request["shards"]) if asked else {}
 
     def __contains__(self, asked: object) -> bool:
         address: Address = asked  # type: ignore[assignment]
@@ -226,7 +238,16 @@ class Pins(Mapping[Address, Any]):
         return address in self.tensors or self._scalar(address) is not None
 
     def __getitem__(self, address: Address) -> Any:
-        return self.tensors[address] if address in self.tensors else self._scalar(address)
+        if address not in self.tensors:
+            return self._scalar(address)
+        held = {rank: self.shards.get(str(rank), {}).get(_parameter(address)) for rank in self.trace.processes}
+        dealt = {rank: part for rank, part in held.items() if part is not None}
+        if not dealt or address.kind not in _SHARDED or self.tensors[address].dim() == 0:
+            return self.tensors[address]
+        if whole := held.keys() - dealt.keys():  # a rank whose shard is all there is
+            return self.tensors[address._replace(rank=min(whole))]
+        parts = [self.tensors[address._replace(rank=rank)] for rank in sorted(dealt, key=lambda rank: dealt[rank][1])]
+        return torch.cat(parts, dim=dealt[address.rank][0])
 
     def _scalar(self, address: Address) -> Any:
         row = self.trace.row(address)

@@ -419,15 +419,21 @@ class NextRate(Operation):
 
 @dataclass(frozen=True)
 class Evaluate(Operation):
-    """Compute the task's metrics on its evaluation data."""
+    """Compute the task's metrics on its evaluation data.
+
+    first: on the first rank alone.
+    """
 
     update: int
     mode: str
     rng: str
     gradients: str
     aggregate: str
+    first: bool = False
 
     def do(self, state: State) -> Iterator[Observation]:
+        if self.first and state.loader.rank > 0:
+            return
         if self.gradients == "cleared":
             state.clear_gradients()
         before = randomness.snapshot()

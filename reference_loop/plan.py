@@ -154,7 +154,8 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
 def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]:
     """What happens between an update and the next window."""
     if recipe.evaluate and (update + 1) % recipe.evaluate.every == 0:
-        yield Evaluate(update, s.evaluate.mode, s.evaluate.rng, s.evaluate.gradients, s.metric.aggregate)
+        first = recipe.parallel.ranks > 1 and s.evaluate.ranks == "first"
+        yield Evaluate(update, s.evaluate.mode, s.evaluate.rng, s.evaluate.gradients, s.metric.aggregate, first)
     if recipe.log and (update + 1) % recipe.log.every == 0:
         if recipe.parallel.ranks > 1 and s.log.ranks == "mean":
             yield ShareLoss()

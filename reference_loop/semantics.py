@@ -486,6 +486,16 @@ class Evaluate:
             "cleared": ("Evaluation clears gradients.", f"{_LIGHTNING}/pull/18710"),
         }
     )
+    ranks: Literal["all", "first"] = _knob(
+        {
+            "all": ("Every rank evaluates.", _TORCH_DDP),
+            "first": (
+                "The first rank evaluates, so that the others' generators stay where they are.",
+                "https://github.com/karpathy/nanoGPT/blob/master/train.py",
+            ),
+        },
+        effect="style",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,6 +198,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "kept": ("keeps the accumulated gradients over an evaluation",),
         "cleared": ("clears the accumulated gradients at an evaluation",),
     },
+    "evaluate.ranks": {
+        "all": ("evaluates on every rank",),
+        "first": ("evaluates on the first rank alone: the other ranks' random state does not advance",),
+    },
     "model.mode": {
         "train": ("puts the model in train mode",),
         "as_given": ("leaves the model in the mode in which it was built",),
