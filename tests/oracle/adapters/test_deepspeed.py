@@ -49,7 +49,7 @@ def test_zero_s_moments_have_the_parameters_names(train, recipe_named):
     with recorder:
         train("deepspeed", "decoder", recipe_named("decoder"), recorder=recorder,
               arguments={"DeepSpeedZeroConfig.stage": 1})  # fmt: skip
-    assert ("optimizer_state", "embedding.weight.exp_avg") in seen and ("gradient", "gain") in seen
+    assert ("optimizer_state", "embedding.weight.exp_avg") in seen and ("gradient", "embedding.weight") in seen
     assert recorder.updates == 6 and recorder.nameless == 0
 
 
@@ -74,8 +74,8 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(train, tmp_path):
 
 
 def test_a_run_resumed_between_epochs_ends_as_if_it_had_not_been_interrupted(train, interrupted, recipe_named):
-    recipe = recipe_named("tokens", "checkpoint.every=3")
+    recipe = recipe_named("tokens", "checkpoint.every=2")
     whole = train("deepspeed", "tokens", recipe).parameters()
-    first = interrupted("deepspeed", "tokens", recipe, cut=4)
+    first = interrupted("deepspeed", "tokens", recipe, cut=3)
     resumed = train("deepspeed", "tokens", recipe, resume_from=first.workdir).parameters()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)

@@ -79,8 +79,8 @@ def test_float16_can_be_made_to_work_on_the_cpu_and_skips_count(train, reference
 
 
 def test_a_run_resumed_between_epochs_ends_as_if_it_had_not_been_interrupted(train, interrupted, recipe_named):
-    recipe = recipe_named("tokens", "checkpoint.every=3")
+    recipe = recipe_named("tokens", "checkpoint.every=2")
     whole = train("fastai", "tokens", recipe).parameters()
-    first = interrupted("fastai", "tokens", recipe, cut=4)
+    first = interrupted("fastai", "tokens", recipe, cut=3)
     resumed = train("fastai", "tokens", recipe, resume_from=first.workdir).parameters()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
