@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow sweep zoo lint bench profiles upgrades clean
+.PHONY: help setup demo test slow sweep zoo lint bench profiles upgrades evaluations clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make profiles  the profiles of docs/trainers/profiles"
 	@echo "make upgrades  what changes between released versions: docs/trainers/upgrades.md"
+	@echo "make evaluations  trainers evaluated for a scenario: docs/evaluations"
 	@echo "make bench   the figures of docs/performance.md"
 	@echo "make clean   remove .venv and what was built"
 
@@ -57,6 +58,9 @@ profiles: $(STAMP)
 
 upgrades: $(STAMP)
 	$(BIN)/python -m benchmarks.upgrades
+
+evaluations: $(STAMP)
+	$(BIN)/python -m oracle.evaluate docs/evaluations
 
 clean:
 	rm -rf .venv build dist *.egg-info

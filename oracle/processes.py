@@ -178,7 +178,7 @@ def start(
         file.write_text(json.dumps(full, indent=1), encoding="utf-8")
         with open(folder / "stdout.txt", "wb") as stdout, open(folder / "stderr.txt", "wb") as stderr:
             process = subprocess.Popen(
-                [python or sys.executable, str(WORKER if full["ranks"] == 1 else RANKS), str(file)],
+                [python or sys.executable, str(script if full["ranks"] == 1 else RANKS), str(file)],
                 env=pinned(full["threads"], layer),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,

@@ -13,7 +13,7 @@ from oracle.cli.shared import as_json, check_writable
 
 @cli.command()
 @click.option("--trainer", "names", required=True, multiple=True, metavar="T",
-              help="file.py:Class, or a name from `oracle list trainers`; repeat it for several side by side.")  # fmt: skip
+              help="file.py:Class, or a name from `oracle list trainers`; several stand side by side.")  # fmt: skip
 @click.option("--scenario", "asked", required=True, metavar="S",
               help="research, production, platform or efficiency, or a TOML file.")  # fmt: skip
 @click.option(
@@ -89,11 +89,11 @@ def evaluate(
     if len(found) > 1:
         click.echo(evaluations.side_by_side(found), err=file == "-")
         page = f"{evaluations.side_by_side(found)}\n{page}"
-    for path, content in ((file, text), (markdown, page)):
-        if path == "-":
+    for asked_file, content in ((file, text), (markdown, page)):
+        if asked_file == "-":
             click.echo(content, nl=False)
-        elif path is not None:
-            write_text(path, content)
+        elif asked_file is not None:
+            write_text(asked_file, content)
     return max(evaluations.exit_code(one) for one in found)
 
 

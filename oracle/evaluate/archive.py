@@ -36,7 +36,7 @@ def seal(folder: Path, found: Evaluation, report: str) -> None:
 
 
 def pack(folder: Path, to: Path) -> None:
-    """The folder as a zip, whole or not at all.
+    """A sealed folder as a zip, whole or not at all.
 
     Raises:
         OutputError: it cannot be written.

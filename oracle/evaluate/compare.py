@@ -1,10 +1,11 @@
-"""Evaluations side by side: what their rows say, and numbers only where they were measured under the same conditions."""
+"""Evaluations side by side: what their rows say, and numbers only under the same conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from diffs.verdict import Verdict
 from oracle.evaluate import archive
 from oracle.evaluate.conditions import ConditionsDiffer, side_by_side
 from oracle.evaluate.schema import Evaluation, Quantity
@@ -20,13 +21,15 @@ def compare(request: Any) -> Any:
     same = not changes and concluded[0] == concluded[1]
     content = {
         "verdict": "match" if same else "diverged",
+        "passed": same,
         "reference": first.title,
         "candidate": second.title,
         "rows": changes,
         "quantities": list(quantities(first, second)),
         "conclusions": {"reference": concluded[0], "candidate": concluded[1]} if concluded[0] != concluded[1] else None,
     }
-    return Found(content["verdict"], same, content, lines(first, second, content))  # type: ignore[arg-type]
+    verdict: Verdict = "match" if same else "diverged"
+    return Found(verdict=verdict, passed=same, content=content, lines=lines(first, second, content))
 
 
 def rows(first: Evaluation, second: Evaluation) -> list[dict[str, Any]]:
@@ -80,7 +83,8 @@ def lines(first: Evaluation, second: Evaluation, content: dict[str, Any]) -> Ite
             apart = (
                 "" if entry["overlap"] is None else ", intervals overlap" if entry["overlap"] else ", intervals apart"
             )
-            yield f"  {entry['row']}: {entry['name']} {entry['reference']:.4g} and {entry['candidate']:.4g} {entry['unit']}{apart}"
+            both = f"{entry['reference']:.4g} and {entry['candidate']:.4g} {entry['unit']}"
+            yield f"  {entry['row']}: {entry['name']} {both}{apart}"
     for reason in dict.fromkeys(entry["refused"] for entry in refused):
         yield f"  refused side by side: {reason}"
     same = content["conclusions"] is None

@@ -146,8 +146,8 @@ def _changed(
 def _limits(scenario: Scenario, rows: Sequence[Row], left_out: Mapping[str, str], machine: str) -> Iterator[Conclusion]:
     yield Conclusion(
         kind="limit",
-        says=f"All of it was measured on {machine}, on small tasks, with {scenario.settings.seeds} seeds: other hardware, "
-        "larger models and longer runs are not covered",
+        says=f"All of it was measured on {machine}, on small tasks, with {scenario.settings.seeds} seeds: "
+        "other hardware, larger models and longer runs are not covered",
     )
     if any(row.dimension == "performance" for row in rows):
         says = (

@@ -1,4 +1,4 @@
-"""`oracle evaluate` on one page: fix the conditions, run what the checks need in the method's order, judge, conclude."""
+"""`oracle evaluate` on one page: fix the conditions, run what checks need in the method's order, judge, conclude."""
 
 from __future__ import annotations
 

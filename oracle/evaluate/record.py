@@ -61,7 +61,7 @@ class Record:
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write an artifact, whole or not at all."""
-        text = json.dumps(encode(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(encode(content), ensure_ascii=False, allow_nan=False) + "\n"
         write_text(self.folder / self.path(name), text)
 
     def read(self, name: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     sys.path.pop(0)
     worker.isolate(spec["root"])
     worker.pin(spec["threads"])
-    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from oracle.errors import USAGE_ERRORS
     from reference_loop import randomness
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
     try:
         randomness.seed(spec["recipe"].get("seed", 0))
         job, trainer = worker.prepare(spec, None)
-        torch.optim.optimizer.register_optimizer_step_post_hook(watch.step)
+        register_optimizer_step_post_hook(watch.step)
         trainer.train(job)
     except BaseException as raised:  # how a trainer ends is a result
         error = raised

@@ -43,8 +43,8 @@ def lines(found: Evaluation) -> Iterator[str]:
 
 def markdown(found: Evaluation) -> str:
     """The evaluation as a page."""
-    page = [f"# {found.title} for {found.scenario['name']}", "", f"Scenario: {found.scenario['about']}. {found.date}, "
-            f"{found.seconds:.0f} s. Made by `{found.command}`.", "", "## Conclusions", ""]  # fmt: skip
+    made = f"Scenario: {found.scenario['about']}. {found.date}, {found.seconds:.0f} s. Made by `{found.command}`."
+    page = [f"# {found.title} for {found.scenario['name']}", "", made, "", "## Conclusions", ""]
     page += [f"- {words}" if words and not words.startswith("**") else words for words in _said(found, "", bold="**")]
     for dimension in _dimensions(found):
         page += [
@@ -69,7 +69,7 @@ def markdown(found: Evaluation) -> str:
         page += ["", "## What acts without being asked for", "",
                  "| setting | asked | acts | source | output tells |", "|---|---|---|---|---|"]  # fmt: skip
         page += [
-            f"| `{one.name}` | {one.asked} | {one.acts} | {one.source or 'not found'} | {'yes' if one.logged else 'no'} |"
+            f"| `{one.name}` | {one.asked} | {one.acts} | {one.source or 'not found'} | {_yes(one.logged)} |"
             for one in hidden.unset
         ]
     page += ["", "## Conditions", ""]
@@ -131,7 +131,7 @@ def _of(found: Evaluation, dimension: str) -> list[Row]:
 
 
 def _row(row: Row) -> str:
-    evidence = " ".join(f"[{name.rpartition('/')[2]}]({name})" for name in row.artifacts[:3])
+    evidence = " ".join(f"`{name}`" for name in row.artifacts[:3])
     more = f" and {len(row.artifacts) - 3} more" if len(row.artifacts) > 3 else ""
     return f"| {row.check.replace('_', ' ')} | {MARKS[row.status]} | {row.says.replace('|', '/')} | {evidence}{more} |"
 
@@ -141,6 +141,10 @@ def _number(quantity: Quantity, found: Evaluation) -> str:
     interval = "" if quantity.low is None else f"{quantity.low:.4g} to {quantity.high:.4g}"
     count = "" if quantity.n is None else str(quantity.n)
     return f"| {quantity.name} | {quantity.value:.4g} {quantity.unit} | {interval} | {count} | `{quantity.under}` |"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _code(words: Sequence[str]) -> str:

@@ -24,5 +24,5 @@ def judge(evidence: Evidence) -> Found:
     if result.verdict in ("match", "rounding"):
         return Found(status="pass", says="two ranks train what the reference loop's two ranks do")
     names = unset.of(evidence, run)
-    return Found(status="fail", says=f"two ranks train something else: {unset.words(names) or 'no setting explains it'}",
-                 unset=names)  # fmt: skip
+    why = unset.words(names) or "no setting explains it"
+    return Found(status="fail", says=f"two ranks train something else: {why}", unset=names)

@@ -8,7 +8,7 @@ from oracle.evaluate import unset
 from oracle.evaluate.check import About, Found
 from oracle.evaluate.evidence import Evidence
 from oracle.evaluate.experiments import OPTIONS
-from oracle.evaluate.schema import Quantity, Setting
+from oracle.evaluate.schema import Quantity, Setting, Status
 
 ABOUT = About(dimension="consistency", step=4, needs=("plain", "profile", "with *"))
 
@@ -23,6 +23,7 @@ def judge(evidence: Evidence) -> Found:
     quantities: list[Quantity] = []
     names: list[Setting] = []
     details: dict[str, Any] = {}
+    status: Status
     for option in OPTIONS:
         run = evidence.run(f"with {option}")
         ends = None if run.refused or run.repeats is False else run.ends()
@@ -37,9 +38,10 @@ def judge(evidence: Evidence) -> Found:
             why = unset.words(tuple(fresh)) or ("as without it" if before else "no setting explains it")
             shifted.append(f"{option} ({why})")
             names += fresh
-    found = {"quantities": tuple(quantities), "unset": tuple(names), "details": details}
     if shifted:
-        return Found(status="fail", says=f"shifted beyond {tolerance:.3g} with {'; '.join(shifted)}", **found)
-    if unknown:
-        return Found(status="cannot_tell", says=f"not known with {'; '.join(unknown)}", **found)
-    return Found(status="pass", says=f"within {tolerance:.3g} with each of {', '.join(OPTIONS)}", **found)
+        status, says = "fail", f"shifted beyond {tolerance:.3g} with {'; '.join(shifted)}"
+    elif unknown:
+        status, says = "cannot_tell", f"not known with {'; '.join(unknown)}"
+    else:
+        status, says = "pass", f"within {tolerance:.3g} with each of {', '.join(OPTIONS)}"
+    return Found(status=status, says=says, quantities=tuple(quantities), unset=tuple(names), details=details)

@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Found:
     run = evidence.run("closed form")
     if run.refused:
         return Found(status="fail", says=f"it does not train the closed-form task: {run.refused}")
-    seen = {update: rates for update, rates in run.candidate["rates"]}
+    seen = dict(run.candidate["rates"])
     if not seen:
         return Found(status="cannot_tell", says="no learning rate was recorded")
     recipe = run.content["recipe"]

@@ -40,5 +40,5 @@ def judge(evidence: Evidence) -> Found:
     if found.low > margin or found.high < -margin:
         says = f"over {found.n} seeds it is shifted by more than the baseline's own spread"
         return Found(status="fail", says=says, quantities=(quantity,), details=details)
-    says = f"over {found.n} seeds the interval of the difference reaches beyond the baseline's spread: more seeds are needed"
+    says = f"over {found.n} seeds the interval of the difference reaches beyond the baseline's spread: more are needed"
     return Found(status="cannot_tell", says=says, quantities=(quantity,), details=details)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oracle.evaluate import unset
 from oracle.evaluate.check import About, Found
 from oracle.evaluate.evidence import Evidence
+from oracle.profile.schema import Entry
 
 ABOUT = About(dimension="semantic", step=3, needs=("profile",))
 
@@ -21,7 +22,7 @@ def judge(evidence: Evidence) -> Found:
     unknown = []
     for what, knob in UNITS.items():
         entries = [entry for entry in profile.knobs if entry.knob == knob]
-        values = sorted({entry.value for entry in entries if entry.value})
+        values = sorted({value for entry in entries for value in _told(entry)})
         found[what] = values[0] if len(values) == 1 else None
         absent = what == "loss scale" and all(NO_RUN in (entry.reason or "") for entry in entries)
         if found[what] is None and not absent:
@@ -38,6 +39,12 @@ def judge(evidence: Evidence) -> Found:
     if names:
         return Found(status="conditional", says=f"{told}{none}: {unset.words(names)}", unset=names, details=found)
     return Found(status="pass", says=told + none, details=found)
+
+
+def _told(entry: Entry) -> list[str]:
+    """The values that are left; on one rank, a move for each rank is a move for each update."""
+    left = [entry.value] if entry.value else list(entry.left)
+    return [value for value in left if value != "rank" or len(left) == 1]
 
 
 def _unexplained(probes: object) -> list[str]:

@@ -98,7 +98,7 @@ def seeds(scenario: Scenario) -> tuple[int, ...]:
 def recipes(scenario: Scenario) -> dict[str, dict[str, Any]]:
     """What `settings` compares: a recipe without a feature as "", and for each feature the recipe with it."""
     plain = dict(scenario.recipe)
-    features = {
+    features: Mapping[str, Mapping[str, Any]] = {
         "training": {},
         "validation": {"evaluate": {"every": 2}},
         "logging": {"log": {}},

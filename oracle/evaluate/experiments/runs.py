@@ -16,7 +16,7 @@ from oracle.impact import ImpactUnknown, ends
 from oracle.replays import ReplayFailed
 from reference_loop.recipe import RecipeError, from_dict
 
-SMALL = 64  # elements of a tensor that is kept whole
+SMALL = 64  # elements of a model whose tensors are kept
 FIRST = 4  # updates of which tensors are kept
 WORDS = 4000  # characters of what a run printed
 
@@ -26,7 +26,8 @@ def run(session: Session, name: str, task: str, asked: dict[str, Any], explain: 
     recipe = from_dict(numbers(asked))
     facts = {"task": task, "recipe": asked}
     try:
-        with opened(session.request(task, recipe), lambda words: None, session.server) as case:
+        server = session.server if recipe.parallel.ranks == 1 else None  # several ranks are processes of their own
+        with opened(session.request(task, recipe), lambda words: None, server) as case:
             result = case.judge().to_dict() if explain else None
             keep(case.findings.reference.folder, session.traces / name / "reference")
             keep(case.findings.runs.folder / "first", session.traces / name / "candidate")
@@ -98,14 +99,18 @@ def _moved(trace: Trace) -> bool:
 
 
 def _tensors(folder: Path) -> Iterator[list[Any]]:
-    """[update, kind, name, elements] of parameters at the start and after updates, and of what updates took."""
+    """[update, kind, name, elements] of parameters at the start and after updates, and of what updates took.
+
+    Nothing of a model that has more elements than can be calculated by hand.
+    """
     places = (("start", "parameter"), ("consume", "gradient"), ("update", "parameter"))
     tensors = read_tensors(folder)
-    for address in tensors:
-        if (address.moment, address.kind) in places and address.update < FIRST:
-            tensor = tensors[address]
-            if tensor.numel() <= SMALL:
-                yield [address.update, address.kind, address.name, tensor.double().flatten().tolist()]
+    chosen = [at for at in tensors if (at.moment, at.kind) in places and at.update < FIRST]
+    if sum(tensors[at].numel() for at in chosen if at.moment == "start") > SMALL:
+        return
+    for address in chosen:
+        elements = tensors[address].double().flatten().tolist()
+        yield [address.update, address.kind, address.name, elements]
 
 
 def keep(folder: Path, to: Path) -> None:
