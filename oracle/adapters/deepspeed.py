@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -18,7 +18,6 @@ class Adapter:
 
     name = "deepspeed"
     package = "deepspeed"
-    remedies: ClassVar = {}
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments  # by "Class.argument"

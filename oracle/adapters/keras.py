@@ -112,7 +112,7 @@ def schedule(job: Any) -> Any:
         return own.CosineDecay(0.0, rest, warmup_target=top, warmup_steps=asked.warmup)
     then = own.PolynomialDecay(top, rest, end_learning_rate=0.0) if asked.name == "linear" else None
 
-    class WarmUp(own.LearningRateSchedule):
+    class WarmUp(own.LearningRateSchedule):  # type: ignore[name-defined]
         """A rise from 0, then the rest, as a user of Keras writes it."""
 
         def __call__(self, step: Any) -> Any:

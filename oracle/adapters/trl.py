@@ -13,16 +13,21 @@ PREPARED = {"dataset_kwargs": {"skip_prepare_dataset": True}}
 """The samples are tokenised already."""
 
 
+def remedies_of(adapter: Any) -> dict[str, dict[str, Any]]:
+    """What `TrainingArguments` restores, as arguments of `SFTConfig`."""
+    return {
+        key: {name.replace("TrainingArguments.", "SFTConfig."): value for name, value in arguments.items()}
+        for key, arguments in adapter.remedies.items()
+        if not any(name.startswith("Trainer.") for name in arguments)
+    }
+
+
 class Adapter:
     """Trains a job with `SFTTrainer`, which computes the loss of a causal language model itself."""
 
     name = "trl"
     package = "trl"
-    remedies: ClassVar = {
-        key: {name.replace("TrainingArguments.", "SFTConfig."): value for name, value in arguments.items()}
-        for key, arguments in base.Adapter.remedies.items()
-        if not any(name.startswith("Trainer.") for name in arguments)
-    }
+    remedies: ClassVar = remedies_of(base.Adapter)
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments  # by "Class.argument"
