@@ -137,7 +137,7 @@ TABLES: dict[str, Table] = {
         levers=(FLOAT16,),
     ),
     "keras": Table(
-        classes={name: "keras.optimizers" for name in ("Adam", "AdamW", "SGD")},
+        classes=dict.fromkeys(("Adam", "AdamW", "SGD"), "keras.optimizers"),
         carries={
             "clip.kind": ("AdamW.global_clipnorm",),
             "clip.moment": ("AdamW.global_clipnorm",),
