@@ -47,6 +47,14 @@ OLD = {
     "schedule.horizon": {"floor"},
     "schedule.stop": {"horizon"},
 }
+ON_LIGHTNING = {
+    **{case: values for case, values in ALL.items() if case not in ("schedule.cadence", "schedule.order")},
+    ("accumulation.normalise", "micro_mean"): {"micro_mean"},
+    ("data.order", "random_sampler"): {"random_sampler"},
+    ("precision.compute", "float16"): {"bfloat16"},
+    "schedule.horizon": {"ceil"},
+    "schedule.on_skip": {"advance"},
+}
 # By version: knob, (knob, asked) or (knob, asked, model) -> the values that it may have.
 KNOWN = {
     "accelerate-1.15.0": {
@@ -56,6 +64,24 @@ KNOWN = {
         "accumulation.tail_divisor": {"configured"},
         ("data.order", "random_sampler"): {"random_sampler"},
         "schedule.horizon": {"ceil"},
+    },
+    "fabric-2.6.6": {
+        **ON_LIGHTNING,
+        "accumulation.tail": {"leak"},
+        "log.loss": {"window_mean"},
+        "model.mode": {"train"},
+        "precision.loss": {"outside_autocast"},
+        "schedule.cadence": {"update"},
+        "schedule.order": {"after_update"},
+    },
+    "lightning-2.6.6": {
+        **ON_LIGHTNING,
+        "accumulation.tail": {"flush"},
+        "accumulation.tail_divisor": {"configured"},
+        "log.loss": {"last_micro"},
+        "model.mode": {"as_given"},
+        "precision.loss": {"inside_autocast"},
+        "schedule.cadence": {"epoch"},
     },
     "transformers-4.45.2": {
         **OLD,
@@ -86,6 +112,7 @@ KNOWN = {
         ("accumulation.units", None, OWN): {"labels"},
     },
 }
+MOVED = ("LRSchedulerConfig(interval='step')", "schedule.cadence", "update")
 MOVES = {
     ("GradientAccumulationPlugin(sync_with_dataloader=False)", "accumulation.tail", "carry_drop"),
     ("DataLoaderConfiguration(use_seedable_sampler=True)", "data.order", "seeded_epoch"),
@@ -123,6 +150,10 @@ def test_accelerate_s_arguments_move_what_they_carry():
     assert found >= MOVES
 
 
+def test_lightning_s_scheduler_moves_with_the_updates_where_its_interval_says_so():
+    assert MOVED in {(move.setting, move.knob, move.after) for move in committed("lightning-2.6.6").moves}
+
+
 def test_the_newest_turns_off_a_cache_that_it_was_given():
     seen = {(c.asked, c.seen) for c in committed("transformers-5.24.0").changes if c.changed and c.subject == "backend"}
     assert seen == {("model.config.use_cache = true", "model.config.use_cache = false")}
@@ -146,7 +177,7 @@ def test_the_index_is_made_of_the_profiles():
 @pytest.mark.trainers
 @pytest.mark.timeout(1800)
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", ["accelerate-1.15.0", "transformers-4.46.3", "transformers-5.24.0"])
+@pytest.mark.parametrize("name", ["accelerate-1.15.0", "lightning-2.6.6", "transformers-4.46.3", "transformers-5.24.0"])
 def test_a_run_finds_what_is_known(name):
     trainer, _, version = name.partition("-")
     found = infer(trainer, requirements=(f"{trainer}=={version}",))
