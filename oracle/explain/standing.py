@@ -70,10 +70,14 @@ def rates_of(trace: Trace, moment: str) -> dict[int, dict[str, Any]]:
 
 
 def skipped(trace: Trace) -> set[int]:
-    """The updates at which the loss scale shrank."""
+    """The updates at which the loss scale shrank, on all ranks."""
     rows = chain(trace.rows_at(("start", "scaler")), trace.rows_at(("update", "scaler")))
-    scales = {row.address.update: row.content for row in rows if row.address.name == "scale"}
-    return {update for update, scale in scales.items() if update - 1 in scales and scale < scales[update - 1]}
+    scales: dict[int, dict[int, float]] = {}
+    for row in rows:
+        if row.address.name == "scale":
+            scales.setdefault(row.address.rank, {})[row.address.update] = row.content
+    shrank = [{update for update, scale in own.items() if scale < own.get(update - 1, 0.0)} for own in scales.values()]
+    return set.intersection(*shrank) if shrank else set()
 
 
 Key = tuple[tuple[float, ...], tuple[float, ...]]
