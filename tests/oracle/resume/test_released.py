@@ -18,11 +18,11 @@ RECIPE = {
 }  # fmt: skip
 
 
-def resumed(trainer, cut, *requirements, kills=0, **recipe):
+def resumed(trainer, cut, *requirements, kills=0, task="decoder", **recipe):
     request = Request(
-        task="decoder",
+        task=task,
         trainer=trainer,
-        recipe=from_dict({**RECIPE, **recipe}),
+        recipe=from_dict({key: value for key, value in {**RECIPE, **recipe}.items() if value is not None}),
         requirements=requirements,
         policy=Policy.parse("exact"),
     )
@@ -70,6 +70,26 @@ def test_accelerate_needs_its_state_loaded_again_behind_the_skipped_batches(root
     once = resumed(f"{file}:LoadsOnce", "5", **recipe)
     assert (once.verdict, missing(once)) == ("diverged", [("rng", "confirmed")])
     assert resumed(f"{file}:LoadsAgain", "5", **recipe).verdict == "match"
+
+
+PLAIN = {"task": "regression", "shuffle": False, "clip": {"max_norm": float("inf")}}
+
+
+def test_ignite_goes_on_at_an_epoch_s_edge_and_from_its_beginning_elsewhere():
+    assert resumed("ignite", "4:saved", "pytorch-ignite==0.5.5", **PLAIN).verdict == "match"
+    result = resumed("ignite", "3", "pytorch-ignite==0.5.5", **PLAIN)
+    assert (result.verdict, missing(result)) == ("diverged", [("cursor", "suggested")])
+
+
+def test_mmengine_refuses_its_own_checkpoint():
+    result = resumed("mmengine", "4:saved", "mmengine==0.10.7", **PLAIN)
+    assert result.verdict == "not_comparable" and "Weights only load failed" in result.reason
+
+
+def test_mmengine_goes_on_where_it_may_unpickle_and_counts_iterations(monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    result = resumed("mmengine", "4:saved", "mmengine==0.10.7", **PLAIN, epochs=None, updates=7)
+    assert result.verdict == "match"
 
 
 @pytest.mark.sweep
