@@ -10,6 +10,7 @@ from typing import Any
 
 from oracle.evaluate import checks
 from oracle.evaluate.evidence import Evidence, NotRun
+from oracle.evaluate.experiments import LOGGED
 from oracle.evaluate.schema import Effort, Quantity, Row, Setting, Status
 
 
@@ -56,7 +57,7 @@ class Check:
         found: list[str] = []
         for need in (need.format(size=size) for need in self.about.needs):
             found += [name for name in known if name.startswith(need[:-1])] if need.endswith("*") else [need]
-        return found
+        return list(dict.fromkeys([*found, *(LOGGED if "profile" in found else ())]))
 
     def row(self, evidence: Evidence) -> Row:
         """The row of this check.

@@ -125,15 +125,6 @@ class Evidence:
         """A training by both sides."""
         return Run(self.get(name))
 
-    def runs(self) -> dict[str, Run]:
-        """Every training that was made so far; all of them are noted."""
-        names = [name for name in self.experiments if self.record.has(name)]
-        found = {name: self.record.read(name) for name in names}
-        chosen = {name: Run(content) for name, content in found.items() if "candidate" in content}
-        for name in chosen:
-            self._note(self.record.path(name))
-        return chosen
-
     def effort(self, feature: str) -> Effort:
         """What it took to switch a feature on."""
         found = self.get("settings")["features"].get(feature, {})

@@ -59,7 +59,13 @@ class Scenario:
     @property
     def asked(self) -> Recipe:
         """The recipe."""
-        return from_dict(dict(self.recipe))
+        return from_dict(numbers(self.recipe))
+
+
+def numbers(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe whose infinities are numbers again; JSON holds them as text."""
+    clip = recipe.get("clip")
+    return dict(recipe) if not clip else {**recipe, "clip": {name: float(value) for name, value in clip.items()}}
 
 
 def names() -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oracle.evaluate.evidence import Evidence, NotRun, Run
+from oracle.evaluate.experiments import LOGGED
 from oracle.evaluate.schema import Setting
 from oracle.profile.schema import Profile, Source, from_dict
 from oracle.result import Result
@@ -121,8 +122,8 @@ def _setting(name: str, asked: str, acts: str, source: Source | None, log: str, 
 
 
 def _log(evidence: Evidence) -> str:
-    """What the candidate printed in the runs so far."""
-    return "\n".join(run.log for run in evidence.runs().values())
+    """What the candidate printed in the runs that are searched for it."""
+    return "\n".join(evidence.run(name).log for name in LOGGED)
 
 
 def _said(value: Any) -> str:

@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Found:
         raise NotRun(reason)
     run = evidence.run("ranks")
     if run.refused:
-        return Found(status="fail", says=f"it does not train on two ranks: {run.refused}")
+        raise NotRun(run.refused)  # what is refused says nothing of the trainer: its adapter has one process
     result = run.result
     if result is None or result.verdict in ("nondeterministic", "not_comparable"):
         return Found(status="cannot_tell", says="two ranks cannot be compared with the reference loop")

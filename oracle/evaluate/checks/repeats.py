@@ -9,9 +9,10 @@ ABOUT = About(dimension="consistency", step=4, needs=("plain", "seed *", "with *
 
 
 def judge(evidence: Evidence) -> Found:
-    """Every training that was made was made twice."""
-    evidence.run("plain")
-    known = {name: run.repeats for name, run in evidence.runs().items() if run.repeats is not None}
+    """Every training of the scenario's task was made twice."""
+    names = ["plain", *(name for name in evidence.experiments if name.startswith(("seed ", "with ")))]
+    repeats = {name: evidence.run(name).repeats for name in names}
+    known = {name: same for name, same in repeats.items() if same is not None}
     unsteady = [name for name, same in known.items() if not same]
     details = {"compared": len(known), "unsteady": unsteady}
     if unsteady:

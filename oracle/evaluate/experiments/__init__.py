@@ -40,6 +40,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """What is switched on alone, on top of the scenario's recipe."""
 
+LOGGED = ("closed form", "unsaid", "with float16")
+"""Runs whose output is searched for words on the settings that acted."""
+
 TIMED = {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.001}, "clip": OFF}
 # name: task, what is added, updates to warm up, updates a block
 TIMINGS: Mapping[str, tuple[str, Mapping[str, Any], int, int]] = {

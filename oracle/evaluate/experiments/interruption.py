@@ -7,7 +7,7 @@ from typing import Any
 
 from diffs.verdict import Policy
 from oracle.candidate import CandidateUsage
-from oracle.evaluate.experiments.runs import numbers
+from oracle.evaluate.scenario import numbers
 from oracle.evaluate.session import Session
 from oracle.replays import ReplayFailed
 from oracle.resume import cuts

@@ -11,6 +11,7 @@ from diffs.captured import read_tensors
 from diffs.trace import Trace
 from oracle.candidate import CandidateUsage
 from oracle.check import Case, opened
+from oracle.evaluate.scenario import numbers
 from oracle.evaluate.session import Session
 from oracle.impact import ImpactUnknown, ends
 from oracle.replays import ReplayFailed
@@ -34,12 +35,6 @@ def run(session: Session, name: str, task: str, asked: dict[str, Any], explain: 
             return {**facts, "refused": None, "result": result, **_seen(case)}
     except (CandidateUsage, ReplayFailed, RecipeError) as refused:
         return {**facts, "refused": str(refused)}
-
-
-def numbers(asked: dict[str, Any]) -> dict[str, Any]:
-    """The recipe whose infinities are numbers again; artifacts hold them as text."""
-    clip = asked.get("clip")
-    return asked if not clip else {**asked, "clip": {name: float(value) for name, value in clip.items()}}
 
 
 def _seen(case: Case) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def row(name: str, status: Any = "pass", says: str = "it is so", **more: Any) ->
     )
 
 
-def evaluation(*rows: Row, conditions: dict[str, Any] | None = None, observed: tuple[Observation, ...] = ()) -> Evaluation:
+def evaluation(
+    *rows: Row, conditions: dict[str, Any] | None = None, observed: tuple[Observation, ...] = ()
+) -> Evaluation:
     return Evaluation(
         trainer="t",
         title="t 1.0",
@@ -129,9 +131,7 @@ def test_a_number_without_conditions_is_not_shown() -> None:
 def test_two_evaluations_are_compared_and_unlike_numbers_refused(tmp_path: Path) -> None:
     facts = {"a": {"cores": 2}}
     first = evaluation(row("performance.time", quantities=(quantity("a"),)), conditions=facts)
-    second = evaluation(
-        row("performance.time", "fail", quantities=(quantity("b"),)), conditions={"b": {"cores": 4}}
-    )
+    second = evaluation(row("performance.time", "fail", quantities=(quantity("b"),)), conditions={"b": {"cores": 4}})
     assert compare.rows(first, second)[0]["row"] == "performance.time"
     (entry,) = compare.quantities(first, second)
     assert "refused" in entry and "reference" not in entry

@@ -1,0 +1,69 @@
+"""Planted trainers fail exactly the rows that the table names, and the reference loop none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oracle.evaluate import archive, frame, scenario
+from oracle.evaluate.schema import DIMENSIONS, Evaluation
+from oracle.report import evaluations
+from oracle.tasks import fixtures
+
+TRAINED = ("functional", "semantic", "consistency")
+FAILS: dict[str, set[str]] = {
+    "HidesAClip": {"semantic.configuration", "semantic.hidden"},
+}
+"""What each of `fixtures/trainers/planted.py` fails, decided by what is planted."""
+
+TIMED: dict[str, set[str]] = {"Slow": {"performance.time"}, "Leaks": {"performance.growth"}}
+UNSTEADY = {"ShiftsAtRandom"}
+
+
+def evaluated(folder: Path, trainer: str, *dimensions: str) -> Evaluation:
+    asked = frame.Asked(
+        trainer=trainer,
+        scenario=scenario.load("research"),
+        folder=folder,
+        dimensions=frame.dimensions(dimensions),
+        command=f"oracle evaluate --trainer {trainer} --scenario research",
+    )
+    found = frame.evaluate(asked)
+    archive.seal(folder, found, evaluations.markdown(found))
+    return found
+
+
+def planted(name: str) -> str:
+    return f"{fixtures()}/trainers/planted.py:{name}"
+
+
+def failed(found: Evaluation) -> set[str]:
+    return {row.name for row in found.rows if row.status == "fail"}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", FAILS)
+def test_a_planted_trainer_fails_exactly_the_rows_that_are_named(name: str, tmp_path: Path) -> None:
+    found = evaluated(tmp_path, planted(name), *TRAINED)
+    assert failed(found) == FAILS[name]
+    unknown = {row.name for row in found.rows if row.status in ("cannot_tell", "not_run")}
+    assert name in UNSTEADY or not unknown
+    assert archive.verify(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TIMED)
+def test_a_planted_cost_fails_its_row_alone(name: str, tmp_path: Path) -> None:
+    assert failed(evaluated(tmp_path, planted(name), "performance")) == TIMED[name]
+
+
+@pytest.mark.sweep
+def test_the_reference_loop_is_clean_in_every_row(tmp_path: Path) -> None:
+    trainer = f"{fixtures()}/trainers/loop.py:Loop"
+    found = evaluated(tmp_path, trainer, *DIMENSIONS)
+    assert {row.name: row.says for row in found.rows if row.status != "pass"} == {}
+    assert all((tmp_path / name).is_file() for row in found.rows for name in row.artifacts)
+    assert all(row.artifacts for row in found.rows)
+    again = evaluated(tmp_path, trainer, *DIMENSIONS)
+    assert again.conclusions == found.conclusions
