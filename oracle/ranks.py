@@ -123,7 +123,7 @@ def supervise(running: Mapping[int, Process], folder: Path, timeout: float | Non
         process.kill()
     if over and not bad:
         return _hung(folder, sorted(running.keys() - codes.keys()))
-    return _ended(folder, codes, bad)
+    return _ended(folder, codes)
 
 
 def _hung(folder: Path, ranks: list[int]) -> dict[str, Any]:
@@ -136,10 +136,14 @@ def _hung(folder: Path, ranks: list[int]) -> dict[str, Any]:
     return {"status": "hung", "error": {"type": "", "message": said, "traceback": ""}, **_nothing(last, where)}
 
 
-def _ended(folder: Path, codes: Mapping[int, int], bad: list[int]) -> dict[str, Any]:
-    """The outcome of a run whose ranks are gone: of the first one that ended badly, if any."""
-    killed = [rank for rank in bad if not (folder / f"outcome.{rank}.json").exists()]
-    written = sorted(set(bad) - set(killed), key=lambda rank: (folder / f"outcome.{rank}.json").stat().st_mtime_ns)
+def _ended(folder: Path, codes: Mapping[int, int]) -> dict[str, Any]:
+    """The outcome of a run whose ranks are gone: of the first one that ended badly, if any.
+
+    codes: of those that ended by themselves. One that left no outcome ended badly, whatever its code.
+    """
+    killed = [rank for rank in codes if not (folder / f"outcome.{rank}.json").exists()]
+    bad = {rank for rank, code in codes.items() if code != 0}
+    written = sorted(bad - set(killed), key=lambda rank: (folder / f"outcome.{rank}.json").stat().st_mtime_ns)
     culprit = next(iter([*killed, *written]), None)
     rank = 0 if culprit is None else culprit
     where = _place(folder, rank)[1]

@@ -182,7 +182,7 @@ def followed(put: Any, spec: dict[str, Any]) -> Any:
     whereabouts = Whereabouts(Path(spec["folder"]), spec["rank"])
 
     def follow(address: Any, value: Any) -> None:
-        whereabouts.note(causal_key(address)[:3], address.update, address.micro, address.moment)
+        whereabouts.note(causal_key(address), address.update, address.micro, address.moment)
         put(address, value)
 
     return follow
