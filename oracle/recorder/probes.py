@@ -416,7 +416,7 @@ class Recorder:
         optimizer.steps += 1
         self._record(*(START if first else at), "hyperparameter", optimizer.arguments())
         if not joins:
-            self._record(*(START if update == 0 else at), "hyperparameter", self._changed_clips())
+            self._record(*(START if update == 0 else at), "hyperparameter", self._changed_clips(skipped=step is None))
         self._record(*at, "gradient", optimizer.gradients(step.gradients if step else None))
         self._record(*at, "learning_rate", optimizer.rates(step.rates if step else None))
         if not joins:
@@ -593,13 +593,16 @@ class Recorder:
             if parameter.grad is not None:
                 yield name, parameter.grad
 
-    def _changed_clips(self) -> Iterator[tuple[str, float | None]]:
+    def _changed_clips(self, *, skipped: bool) -> Iterator[tuple[str, float | None]]:
         """Yield the thresholds asked for since the last update where they changed. None: no limit.
 
+        skipped: whether the scaler skipped the update: then what is not asked for says nothing, as some clip only others.
         A trainer that never calls torch's functions may still limit gradients by itself: nothing is said of it then.
         """
         asked, self._clips = self._clips, {}
         for name in ("max_norm", "max_value"):
+            if skipped and name not in asked:
+                continue
             now = None if asked.get(name) == float("inf") else asked.get(name)
             if (name in asked or name in self._written_clips) and self._written_clips.get(name, "unsaid") != now:
                 self._written_clips[name] = now

@@ -130,6 +130,7 @@ def test_a_step_that_a_scaler_was_asked_about_under_another_object_is_counted_on
             before = len(told)
             scaler.step(callback)
             if len(told) > before:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
                 optimizer.step()
             scaler.update()
             model.zero_grad()
@@ -139,6 +140,8 @@ def test_a_step_that_a_scaler_was_asked_about_under_another_object_is_counted_on
     assert [at(rows, u, "consume", "scaler")["scale"] for u in range(3)] == [4.0, 4.0, 2.0]
     assert [at(rows, u, "update", "scaler")["scale"] for u in range(3)] == [4.0, 2.0, 2.0]
     assert at(rows, 1, "update", "optimizer_state")["weight.step"] == 1.0
+    assert at(rows, -1, "start", "hyperparameter")["max_norm"] == 100.0  # a skipped update says nothing of it
+    assert "max_norm" not in at(rows, 1, "consume", "hyperparameter")
 
 
 def keras(model: torch.nn.Module, **own: Any) -> Any:
