@@ -596,7 +596,7 @@ class Recorder:
     def _changed_clips(self, *, skipped: bool) -> Iterator[tuple[str, float | None]]:
         """Yield the thresholds asked for since the last update where they changed. None: no limit.
 
-        skipped: whether the scaler skipped the update: then what is not asked for says nothing, as some clip only others.
+        skipped: whether the scaler skipped the update: what is not asked for then says nothing, some clip others alone.
         A trainer that never calls torch's functions may still limit gradients by itself: nothing is said of it then.
         """
         asked, self._clips = self._clips, {}
