@@ -16,8 +16,11 @@ from oracle.trainers import list_trainers
 
 TRAINERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("accelerate", ()),
+    ("deepspeed", ("deepspeed==0.19.8",)),
     ("fabric", ("lightning==2.6.6",)),
+    ("fastai", ("fastai==2.8.12",)),
     ("ignite", ("pytorch-ignite==0.5.5",)),
+    ("keras", ("keras==3.15.1",)),
     ("lightning", ("lightning==2.6.6",)),
     ("mmengine", ("mmengine==0.10.7",)),
     ("skorch", ("skorch==1.4.0",)),
@@ -26,6 +29,7 @@ TRAINERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("transformers", ("transformers==4.54.0",)),
     ("transformers", ("transformers==4.57.6",)),
     ("transformers", ("transformers==5.24.0",)),
+    ("trl", ("trl==1.16.0", "peft==0.21.2")),
 )
 """Whom the profiles are of: trainer and requirements."""
 

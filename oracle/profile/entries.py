@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from oracle.profile.look import SEARCHED, Seen
+from oracle.profile.look import RANKED, SEARCHED, Seen
 from oracle.profile.probes import NEEDS
 from oracle.profile.schema import Entry
 from oracle.profile.sources import Sources
@@ -34,8 +34,9 @@ def entries(seen: Mapping[str, Seen], sources: Sources) -> Iterator[Entry]:
 
 
 def _values(name: str, ask: str) -> tuple[str, ...]:
-    """The values of a knob that mean different things; the type that is asked for has two names."""
-    return tuple(value for value in KNOBS[name].values if name != "precision.compute" or value != ask)
+    """The values of a knob that mean different things on one rank; the type that is asked for has two names."""
+    values = (value for value in KNOBS[name].values if f"{name} = {value}" not in RANKED)
+    return tuple(value for value in values if name != "precision.compute" or value != ask)
 
 
 def _possible(name: str, ask: str, told: Mapping[str, Seen]) -> list[str]:
@@ -76,7 +77,7 @@ def _for_want_of(name: str) -> str:
 def _fewest(name: str, value: str, told: Mapping[str, Seen]) -> tuple[str, ...]:
     """Probes that together exclude all other values, each adding to those before it."""
     chosen: list[str] = []
-    left = set(KNOBS[name].values) - {value}
+    left = {other for other in KNOBS[name].values if f"{name} = {other}" not in RANKED} - {value}
     for probe, one in sorted(told.items(), key=lambda item: -len(item[1].excluded[name])):
         if left & one.excluded[name]:
             chosen.append(probe)

@@ -16,7 +16,15 @@ from oracle.replays import Reading, Replay
 from reference_loop.plan import plan
 from reference_loop.semantics import KNOBS
 
-SEARCHED = tuple(name for name in KNOBS if name != "resume.missing")
+RANKED = frozenset(
+    (
+        "clip.moment = local", "data.shard", "evaluate.ranks", "log.ranks", "schedule.cadence = rank",
+        "schedule.horizon = unsharded",
+    )
+)  # fmt: skip
+"""Knobs and values that mean something to several ranks alone, as all of `reduce` does; probes train on one."""
+
+SEARCHED = tuple(name for name in KNOBS if name not in {"resume.missing", *RANKED} and not name.startswith("reduce."))
 """The knobs of a profile: how a run resumes is seen by `oracle resume`."""
 
 

@@ -38,7 +38,7 @@ class Sources:
         name: the knob, or "hyperparameter.name".
         asked: whether it is the value that the recipe asks for.
         """
-        if self.table is None or not self.defaults:
+        if self.table is None or (self.table.carries and not self.defaults):
             return None
         carriers = self.table.carries.get(f"{name} = {value}", self.table.carries.get(name, ()))
         known = [argument for argument in carriers if argument in self.defaults]
