@@ -18,6 +18,7 @@ OURS = ("diffs", "oracle", "reference_loop")
 WORKER_SIDE = (
     "diffs/digest.py",
     "oracle/adapters",
+    "oracle/evaluate/stopwatch.py",
     "oracle/job.py",
     "oracle/profile/signatures.py",
     "oracle/recorder",
@@ -179,6 +180,9 @@ ENTRIES = (
     "oracle/__main__.py",
     "oracle/adapters/*.py",
     "oracle/callbacks/*.py",
+    "oracle/evaluate/__main__.py",
+    "oracle/evaluate/checks/*.py",
+    "oracle/evaluate/stopwatch.py",
     "oracle/forkserver.py",
     "oracle/pytest_plugin.py",
     "oracle/profile/__main__.py",

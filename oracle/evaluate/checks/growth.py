@@ -17,7 +17,8 @@ def judge(evidence: Evidence) -> Found:
     content = evidence.get("time small")
     if content["refused"]:
         return Found(status="cannot_tell", says=f"it could not be measured: {content['refused']}")
-    pairs = content["pairs"][int(len(content["pairs"]) * SETTLED) :]
+    pairs = [pair for pair in content["pairs"] if pair["process"] == 0]
+    pairs = pairs[int(len(pairs) * SETTLED) :]
     slopes = {
         side: slope([(pair[side][3], pair[side][2] / KIB) for pair in pairs]) for side in ("baseline", "candidate")
     }

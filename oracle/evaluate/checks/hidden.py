@@ -15,7 +15,7 @@ def judge(evidence: Evidence) -> Found:
     run = evidence.run("unsaid")
     if unset.profile(evidence) is None:
         return Found(status="fail", says=f"its semantics are not known: {evidence.get('profile')['refused']}")
-    settings = list(unset.acting(evidence))
+    settings = list(dict.fromkeys(unset.acting(evidence)))
     known = {one.name for one in settings}
     settings += [one for one in unset.of(evidence, run) if one.name not in known]
     semantic = [one for one in settings if one.effect == "semantic"]

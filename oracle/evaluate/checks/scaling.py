@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from oracle.evaluate.check import About, Found
 from oracle.evaluate.evidence import Evidence
 from oracle.evaluate.experiments import TIMINGS
-from oracle.evaluate.numbers import median
+from oracle.evaluate.experiments.timing import Pair, overhead, spread
 
 ABOUT = About(dimension="performance", step=5, needs=("time *",))
 
@@ -21,9 +23,8 @@ def judge(evidence: Evidence) -> Found:
         if content["refused"]:
             refused.append(f"{name} ({content['refused']})")
             continue
-        block = content["block"]
-        relative = median([pair["candidate"][0] / pair["baseline"][0] - 1 for pair in content["pairs"]])
-        absolute = median([(p["candidate"][0] - p["baseline"][0]) / block * 1000 for p in content["pairs"]])
+        relative = overhead(content["pairs"], 0)
+        absolute = spread(content["pairs"], partial(longer, content["block"]))
         for unit, one in (("relative", relative), ("ms/update", absolute)):
             quantities.append(evidence.quantity(f"overhead, {name}", one.value, unit, content,
                                                 low=one.low, high=one.high, n=one.n))  # fmt: skip
@@ -36,3 +37,8 @@ def judge(evidence: Evidence) -> Found:
         return Found(status="cannot_tell", says=says, quantities=tuple(quantities))
     says = f"the overhead is told with {', '.join(TIMINGS)}"
     return Found(status="pass", says=says, quantities=tuple(quantities))
+
+
+def longer(block: int, pair: Pair) -> float:
+    """Milliseconds that an update of the candidate takes more."""
+    return (pair["candidate"][0] - pair["baseline"][0]) / block * 1000

@@ -16,7 +16,10 @@ def judge(evidence: Evidence) -> Found:
     known = [content for content in found if not content["refused"]]
     if not known:
         return Found(status="cannot_tell", says=f"it could not be timed: {found[0]['refused']}")
-    starts = {side: median([content["starts"][side] for content in known]) for side in ("baseline", "candidate")}
+    starts = {
+        side: median([one[side] for content in known for one in content["starts"]])
+        for side in ("baseline", "candidate")
+    }
     quantities = tuple(
         evidence.quantity(f"start-up, {side}", one.value, "s", known[0], low=one.low, high=one.high, n=one.n)
         for side, one in starts.items()

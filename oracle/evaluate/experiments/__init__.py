@@ -88,7 +88,8 @@ def experiments(scenario: Scenario) -> dict[str, Experiment]:
     }
     folder = fixtures()
     for name, (task, more, warmup, block) in TIMINGS.items():
-        found[f"time {name}"] = _timed(f"{folder}/evaluation/{task}.py", {**TIMED, **more}, warmup, block)
+        count = 3 if name == scenario.settings.size else 1
+        found[f"time {name}"] = _timed(f"{folder}/evaluation/{task}.py", {**TIMED, **more}, warmup, block, count)
     return found
 
 
@@ -119,6 +120,6 @@ def _run(name: str, task: str, recipe: Mapping[str, Any], explain: bool = True) 
     )
 
 
-def _timed(task: str, recipe: Mapping[str, Any], warmup: int, block: int) -> Experiment:
+def _timed(task: str, recipe: Mapping[str, Any], warmup: int, block: int, processes: int) -> Experiment:
     asked = dict(recipe)
-    return Experiment(35, lambda session: timing.timed(session, task, asked, warmup, block))
+    return Experiment(25 + 10 * processes, lambda s: timing.timed(s, task, asked, warmup, block, processes))

@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import os
 import select
+import statistics
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,10 @@ from reference_loop.semantics import Semantics
 STOPWATCH = processes.ROOT / "oracle" / "evaluate" / "stopwatch.py"
 FEWEST, MOST = 24, 80  # pairs
 NARROW = 0.03  # half the width of the interval of the overhead at which it is enough
+
+
+Pair = dict[str, Any]
+"""`process`, and of each side [wall seconds, processor seconds, resident bytes, updates so far, peak bytes]."""
 
 
 class NoTurn(Exception):
@@ -69,7 +76,7 @@ class Side:
                 raise NoTurn(f"the {self.name} took more than {self.session.left:.0f} s")
 
     def turn(self) -> list[float]:
-        """Let it train a block: [wall seconds, processor seconds, resident bytes, updates so far]."""
+        """Let it train a block: what it took, as a `Pair` has it."""
         os.write(self._turns, b"\n")
         found = self.hear("wall")
         self.hear("waiting")
@@ -89,10 +96,15 @@ class Side:
         return "without a word"
 
 
-def timed(session: Session, task: str, asked: dict[str, Any], warmup: int, block: int) -> dict[str, Any]:
-    """Pairs of blocks, at least `FEWEST`, until the overhead is known closely or there are `MOST` of them."""
+def timed(
+    session: Session, task: str, asked: dict[str, Any], warmup: int, block: int, processes_each: int
+) -> dict[str, Any]:
+    """Pairs of blocks, at least `FEWEST`, until the overhead is known closely or there are `MOST` of them.
+
+    processes_each: how many processes of each side they are spread over; where a process's memory comes to lie, and on
+        what it runs, is part of what it takes.
+    """
     recipe = {**asked, "clip": {"max_norm": float("inf")}, "updates": warmup + block * MOST + block}
-    trainer = trainers.absolute(session.trainer) if trainers.is_file(session.trainer) else session.trainer
     spec = {
         "task": task,
         "recipe": recipe,
@@ -101,8 +113,25 @@ def timed(session: Session, task: str, asked: dict[str, Any], warmup: int, block
         "timed": {"warmup": warmup, "block": block},
     }
     facts = {"task": Path(task).stem, "recipe": asked, "block": block, "warmup": warmup}
+    pairs: list[Pair] = []
+    starts: list[dict[str, float]] = []
+    try:
+        for process in range(processes_each):
+            started, found = _turns(session, spec, process, processes_each)
+            starts.append(started)
+            pairs += found
+            if session.until is not None and time.monotonic() > session.until:
+                break
+    except NoTurn as reason:
+        return {**facts, "refused": str(reason)}
+    return {**facts, "refused": None, "starts": starts, "pairs": pairs, "load": os.getloadavg()}
+
+
+def _turns(session: Session, spec: dict[str, Any], process: int, of: int) -> tuple[dict[str, float], list[Pair]]:
+    """The seconds to the first update of each side, and the pairs of one process of each."""
+    trainer = trainers.absolute(session.trainer) if trainers.is_file(session.trainer) else session.trainer
     sides: list[Side] = []
-    pairs: list[dict[str, list[float]]] = []
+    pairs: list[Pair] = []
     starts: dict[str, float] = {}
     try:
         for name, who in (("baseline", f"{baseline()}:Loop"), ("candidate", trainer)):
@@ -110,22 +139,33 @@ def timed(session: Session, task: str, asked: dict[str, Any], warmup: int, block
             sides.append(side)
             starts[name] = side.hear("first_update")["first_update"] - side.started
             side.hear("waiting")
-        while len(pairs) < FEWEST or (len(pairs) < MOST and not close(overhead(pairs, 0))):
+        while len(pairs) < FEWEST // of or (len(pairs) < MOST // of and not close(overhead(pairs, 0))):
             order = sides if len(pairs) % 2 else sides[::-1]
-            pairs.append({side.name: side.turn() for side in order})
+            pairs.append({"process": process, **{side.name: side.turn() for side in order}})
             if session.until is not None and time.monotonic() > session.until:
                 break
-    except NoTurn as reason:
-        return {**facts, "refused": str(reason)}
     finally:
         for side in sides:
             side.close()
-    return {**facts, "refused": None, "starts": starts, "pairs": pairs, "load": os.getloadavg()}
+    return starts, pairs
 
 
-def overhead(pairs: list[dict[str, list[float]]], clock: int) -> Interval:
-    """What the candidate takes more than the baseline, relative. clock: 0 wall, 1 processor."""
-    return median([pair["candidate"][clock] / pair["baseline"][clock] - 1 for pair in pairs])
+def overhead(pairs: Sequence[Pair], clock: int) -> Interval:
+    """What the candidate takes more than the baseline, relative. clock: 0 wall, 1 processor.
+
+    The median of all pairs; its interval reaches over the medians of each process, too.
+    """
+    return spread(pairs, lambda pair: pair["candidate"][clock] / pair["baseline"][clock] - 1)
+
+
+def spread(pairs: Sequence[Pair], of: Callable[[Pair], float]) -> Interval:
+    """The median of a number over pairs, with its interval over pairs and over processes."""
+    found = median([of(pair) for pair in pairs])
+    each: dict[int, list[float]] = {}
+    for pair in pairs:
+        each.setdefault(pair["process"], []).append(of(pair))
+    middles = [statistics.median(values) for values in each.values()]
+    return replace(found, low=min(found.low, *middles), high=max(found.high, *middles))
 
 
 def close(found: Interval) -> bool:

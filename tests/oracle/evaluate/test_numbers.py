@@ -41,7 +41,11 @@ def test_one_jump_is_no_slope() -> None:
 def pairs(ratio: float, noise: float) -> list[dict[str, list[float]]]:
     draw = random.Random(2)
     return [
-        {"baseline": [load := draw.uniform(1, 3), load], "candidate": [load * ratio * draw.gauss(1, noise), load]}
+        {
+            "process": 0,
+            "baseline": [load := draw.uniform(1, 3), load],
+            "candidate": [load * ratio * draw.gauss(1, noise), load],
+        }
         for _ in range(30)
     ]
 

@@ -13,12 +13,34 @@ from oracle.tasks import fixtures
 
 TRAINED = ("functional", "semantic", "consistency")
 FAILS: dict[str, set[str]] = {
+    "LogsMicroSteps": {"functional.logging", "semantic.configuration", "semantic.logged_step"},
     "HidesAClip": {"semantic.configuration", "semantic.hidden"},
-}
-"""What each of `fixtures/trainers/planted.py` fails, decided by what is planted."""
+    "HalvesItsBatch": {
+        "functional.own_data", "functional.distributed", "semantic.configuration", "semantic.gradients",
+        "semantic.hidden", "semantic.units", "consistency.one_at_a_time", "consistency.same_seed",
+    },
+    "Shifts": {"functional.distributed", "consistency.one_at_a_time", "consistency.same_seed"},
+    "ShiftsAtRandom": {"consistency.repeats"},
+    "UnitUnknown": {
+        "functional.resume", "semantic.configuration", "semantic.rates", "semantic.units",
+        "consistency.one_at_a_time",
+    },
+}  # fmt: skip
+"""What each of `fixtures/trainers/planted.py` fails, and nothing else, decided by what is planted.
+
+A fault that no knob explains leaves a configuration that is not known. One that shows in every training
+shows with two ranks, too.
+"""
+
+UNTOLD: dict[str, set[str]] = {
+    "HalvesItsBatch": {"consistency.several_seeds"},
+    "ShiftsAtRandom": {
+        "functional.distributed", "consistency.one_at_a_time", "consistency.same_seed", "consistency.several_seeds",
+    },
+}  # fmt: skip
+"""Rows that cannot tell, because something else must be mended first."""
 
 TIMED: dict[str, set[str]] = {"Slow": {"performance.time"}, "Leaks": {"performance.growth"}}
-UNSTEADY = {"ShiftsAtRandom"}
 
 
 def evaluated(folder: Path, trainer: str, *dimensions: str) -> Evaluation:
@@ -48,7 +70,7 @@ def test_a_planted_trainer_fails_exactly_the_rows_that_are_named(name: str, tmp_
     found = evaluated(tmp_path, planted(name), *TRAINED)
     assert failed(found) == FAILS[name]
     unknown = {row.name for row in found.rows if row.status in ("cannot_tell", "not_run")}
-    assert name in UNSTEADY or not unknown
+    assert unknown <= UNTOLD.get(name, set())
     assert archive.verify(tmp_path) == []
 
 
