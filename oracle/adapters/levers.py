@@ -90,6 +90,7 @@ TABLES: dict[str, Table] = {
                 "optimizer.kernel", "schedule.formula", "schedule.horizon", "schedule.stop",
             )
         ),
+        levers=(Lever("", {}),),
     ),
     "fabric": Table(
         classes={"Fabric": "lightning.fabric"},
@@ -121,7 +122,7 @@ TABLES: dict[str, Table] = {
             "optimizer.decay_set": ("Learner.wd_bn_bias",),
         },
         loop=frozenset(("evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate")),
-        levers=(FLOAT16,),
+        levers=(FLOAT16, Lever("", {})),
     ),
     "ignite": Table(
         classes={"create_supervised_trainer": "ignite.engine"},
@@ -145,6 +146,7 @@ TABLES: dict[str, Table] = {
             "hyperparameter.weight_decay": ("AdamW.weight_decay",),
         },
         loop=frozenset(("evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate")),
+        levers=(Lever("", {}),),
     ),
     "lightning": Table(
         classes={"LRSchedulerConfig": "lightning.pytorch.utilities.types", "Trainer": "lightning.pytorch"},
@@ -258,6 +260,6 @@ TABLES: dict[str, Table] = {
             "precision.compute": ("SFTConfig.bf16", "SFTConfig.fp16"),
             "schedule.formula": ("SFTConfig.lr_scheduler_type",),
         },
-        levers=(FLOAT16,),
+        levers=(FLOAT16, Lever("", {})),
     ),
 }  # fmt: skip
