@@ -24,6 +24,7 @@ FEW = (
     "f_coupled_decay",
     "g_never_shuffles",
     "i_never_back_to_train",
+    "r_reduces_the_first_micro",
     "pair_undivided_and_unclipped",
 )
 
@@ -56,7 +57,7 @@ def test_a_planted_fault_is_found_in_its_place_and_named(outcome, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["loop", "divides_gradients", "sets_the_rate_late", "master_copies", "two_optimizers", "clears_inside_the_step"],
+    ["loop", "ranks_ddp", "divides_gradients", "sets_the_rate_late", "master_copies", "two_optimizers", "clears_inside_the_step"],
 )
 def test_a_healthy_trainer_gets_at_most_the_verdict_that_it_expects(outcome, name):
     one = HEALTHY[name]
