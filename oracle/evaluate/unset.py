@@ -49,16 +49,20 @@ def of(evidence: Evidence, run: Run) -> tuple[Setting, ...]:
 
 
 def named(evidence: Evidence, result: Result | None) -> tuple[Setting, ...]:
-    """The causes of a result as settings that nobody set, numbers first: a default is more likely than a fault."""
+    """The causes of a result as settings that nobody set, numbers first: a default is more likely than a fault.
+
+    One is not named where something stays unexplained at the same moment: it may be a likeness.
+    """
     if result is None or not result.causes:
         return ()
     known = {setting.name: setting for setting in acting(evidence)}
+    doubtful = {one.site.moment for one in result.unexplained}
     causes = sorted(result.causes, key=lambda cause: (cause.effect == "style", cause.knob in KNOBS))
     return tuple(
         known.get(cause.knob)
         or Setting(name=cause.knob, asked=_said(cause.reference), acts=_said(cause.candidate), effect=cause.effect)
         for cause in causes
-        if cause.status == "confirmed"
+        if cause.status == "confirmed" and cause.at.moment not in doubtful
     )
 
 

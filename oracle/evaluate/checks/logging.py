@@ -8,7 +8,7 @@ from oracle.evaluate import unset
 from oracle.evaluate.check import About, Found
 from oracle.evaluate.evidence import Evidence
 
-ABOUT = About(dimension="functional", step=2, needs=("reports", "settings"))
+ABOUT = About(dimension="functional", step=2, needs=("reports", "settings", "profile"))
 
 CLOSE = 1e-4
 """Relative, and absolute: a trainer may print four decimals."""
@@ -37,8 +37,9 @@ def judge(evidence: Evidence) -> Found:
     for update, values in reports.items():
         mean = statistics.fmean(losses[update]) if losses.get(update) else None
         if mean is not None and not abs(values[-1] - mean) <= CLOSE * max(1.0, abs(mean)):
-            names = tuple(one for one in unset.named(evidence, run.result) if one.name.startswith("log."))
+            names = tuple(one for one in unset.acting(evidence) if one.name.startswith("log."))
             says = f"after update {update} it reports {values[-1]:.8g}; its micro-batches have a mean of {mean:.8g}"
+            says += f": {unset.words(names)}" if names else ""
             return Found(status="fail", says=says, unset=names, effort=effort, details=details)
     says = f"it reports the mean loss of each of {len(reports)} updates"
     return Found(status="pass", says=says, effort=effort, details=details)

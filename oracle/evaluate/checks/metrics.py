@@ -6,7 +6,7 @@ from oracle.evaluate import unset
 from oracle.evaluate.check import About, Found
 from oracle.evaluate.evidence import Evidence
 
-ABOUT = About(dimension="functional", step=2, needs=("reports",))
+ABOUT = About(dimension="functional", step=2, needs=("reports", "profile"))
 
 CLOSE = 1e-5
 """Relative: what adding up in another order can do."""
