@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from oracle.evaluate.evidence import Evidence, NotRun, Run
@@ -23,6 +24,10 @@ WORDS = {
     "schedule.cadence": r"interval|per epoch|each epoch|every epoch",
 }
 """What a line of output would have to say to tell of it; else the last word of its name."""
+
+
+UNDECIDED = "not decided which: no probe tells them apart"
+"""The source of a value that is one of several; none of them was asked for."""
 
 
 def profile(evidence: Evidence) -> Profile | None:
@@ -87,7 +92,8 @@ def _knobs(found: Profile, log: str) -> Iterator[Setting]:
         values = [entry.value] if entry.value else list(entry.left)
         if not values or meant in values or "as_asked" in values:
             continue
-        yield _setting(entry.knob, str(meant), " or ".join(values), entry.source, log, KNOBS[entry.knob].effect)
+        one = _setting(entry.knob, str(meant), " or ".join(values), entry.source, log, KNOBS[entry.knob].effect)
+        yield one if len(values) == 1 else replace(one, source=UNDECIDED)
 
 
 def _numbers(found: Profile, log: str) -> Iterator[Setting]:

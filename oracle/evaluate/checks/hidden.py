@@ -33,8 +33,9 @@ def judge(evidence: Evidence) -> Found:
 
 
 def documented(setting: Setting) -> bool:
-    """Whether an argument, a variable or the user's own loop carries it, or the output tells of it."""
-    return setting.logged or setting.argument is not None or setting.source == "the user's own loop"
+    """Whether an argument, a variable or the user's own loop carries it, or the output; of an undecided one, yes."""
+    decided = setting.source != unset.UNDECIDED
+    return not decided or setting.logged or setting.argument is not None or setting.source == "the user's own loop"
 
 
 def told(setting: Setting) -> str:
