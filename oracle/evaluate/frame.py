@@ -21,7 +21,7 @@ from oracle.evaluate.session import Session, baseline
 from oracle.replays import Server
 from oracle.result import encode, write_text
 
-SHARE = 0.8  # of a budget that is laid out beforehand; the rest is for a slower machine
+SHARE = 0.85  # of a budget that is laid out beforehand; the rest is for a slower machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ LOGGED = ("closed form", "unsaid", "with float16")
 """Runs whose output is searched for words on the settings that acted."""
 
 TIMED = {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.001}, "clip": OFF}
+PROCESSES = 3  # of each side, in every timing
 # name: task, what is added, updates to warm up, updates a block
 TIMINGS: Mapping[str, tuple[str, Mapping[str, Any], int, int]] = {
     "small": ("small", {}, 60, 40),
@@ -88,8 +89,7 @@ def experiments(scenario: Scenario) -> dict[str, Experiment]:
     }
     folder = fixtures()
     for name, (task, more, warmup, block) in TIMINGS.items():
-        count = 3 if name == scenario.settings.size else 1
-        found[f"time {name}"] = _timed(f"{folder}/evaluation/{task}.py", {**TIMED, **more}, warmup, block, count)
+        found[f"time {name}"] = _timed(f"{folder}/evaluation/{task}.py", {**TIMED, **more}, warmup, block)
     return found
 
 
@@ -120,6 +120,6 @@ def _run(name: str, task: str, recipe: Mapping[str, Any], explain: bool = True) 
     )
 
 
-def _timed(task: str, recipe: Mapping[str, Any], warmup: int, block: int, processes: int) -> Experiment:
+def _timed(task: str, recipe: Mapping[str, Any], warmup: int, block: int) -> Experiment:
     asked = dict(recipe)
-    return Experiment(25 + 10 * processes, lambda s: timing.timed(s, task, asked, warmup, block, processes))
+    return Experiment(55, lambda session: timing.timed(session, task, asked, warmup, block, PROCESSES))
