@@ -39,7 +39,7 @@ def test_every_value_of_every_knob_changes_the_plan(knob, value):
     recipe, samples = RICH, SAMPLES
     if knob == "accumulation.counted":
         base = base.with_("accumulation.tail", "carry")
-    if knob.startswith("reduce.") or knob in ("data.shard", "log.ranks", *SEVERAL):
+    if knob.startswith("reduce.") or knob in ("data.shard", "evaluate.ranks", "log.ranks", *SEVERAL):
         recipe, samples = from_dict({**_plain(RICH), "seed": 1, "parallel": {"ranks": 2}}), 22
         base = Semantics.of(recipe)
     if knob == "reduce.units":
