@@ -31,6 +31,7 @@ shows with two ranks, too.
 
 UNTOLD: dict[str, set[str]] = {
     "HalvesItsBatch": {"consistency.several_seeds"},
+    "Shifts": {"consistency.several_seeds"},
     "ShiftsAtRandom": {
         "functional.distributed", "functional.mixed_precision", "consistency.one_at_a_time",
         "consistency.same_seed", "consistency.several_seeds",
