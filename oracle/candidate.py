@@ -225,9 +225,9 @@ def idle_reason(reference: Trace, candidate: Trace) -> str | None:
         _is_zero(row, candidate) for trace in (reference, candidate) for row in trace.rows_at(("consume", "gradient"))
     ):
         return "every gradient is zero in both runs"
-    start = {row.address.name: row.digest for row in candidate.rows_at(("start", "parameter"))}
-    end = {row.address.name: row.digest for row in candidate.rows_at(("update", "parameter"))}
-    if start and all(end.get(name, digest) == digest for name, digest in start.items()):
+    start = {row.address[4:]: row.digest for row in candidate.rows_at(("start", "parameter"))}
+    end = {row.address[4:]: row.digest for row in candidate.rows_at(("update", "parameter"))}
+    if start and all(end.get(place, digest) == digest for place, digest in start.items()):
         return "no parameter of the candidate changed"
     return None
 

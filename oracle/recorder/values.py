@@ -17,7 +17,7 @@ def readable(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     if type(value) not in UNDEALT and hasattr(value, "to_local"):
-        value = value.detach().to_local()
+        value = value.detach().to_local()  # type: ignore[attr-defined]
     if value.requires_grad:
         value = value.detach()
     return value if value.layout is torch.strided else value.to_dense()
