@@ -83,7 +83,7 @@ PROBES: dict[str, Probe] = {
         "updates": 3, "batch_size": 2, "optimizer": {**_SGD, "weight_decay": 0.1}, "clip": _OFF,
     }, ("optimizer.decay",)),
     "shuffled, with dropout": Probe("decoder", {
-        "epochs": 2, "batch_size": 4, "accumulation": 1, "shuffle": True, "optimizer": _SGD, "clip": _OFF,
+        "seed": 1, "epochs": 2, "batch_size": 4, "accumulation": 1, "shuffle": True, "optimizer": _SGD, "clip": _OFF,
     }, ("data.order", "rng.loader_draws")),
     "data that draws": Probe("noisy", {
         "epochs": 2, "batch_size": 2, "accumulation": 3, "optimizer": _SGD, "clip": _OFF,

@@ -222,7 +222,6 @@ def test_a_witness_that_differs_is_counted_wherever_it_does(run):
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ("[parallel]\nranks = 2\n", "parallel.ranks = 2: runs on several ranks are not supported yet: set it to 1"),
         (
             '[[accept]]\ncause = "optimizer.kernell"\nreason = "x"\nuntil = 2030-01-01\n',
             "'optimizer.kernell' is no knob and no hyperparameter.NAME: did you mean 'optimizer.kernel'?",

@@ -57,7 +57,10 @@ def test_a_planted_fault_is_found_in_its_place_and_named(outcome, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["loop", "ranks_ddp", "divides_gradients", "sets_the_rate_late", "master_copies", "two_optimizers", "clears_inside_the_step"],
+    [
+        "loop", "ranks_ddp", "divides_gradients", "sets_the_rate_late", "master_copies", "two_optimizers",
+        "clears_inside_the_step",
+    ],
 )
 def test_a_healthy_trainer_gets_at_most_the_verdict_that_it_expects(outcome, name):
     one = HEALTHY[name]
