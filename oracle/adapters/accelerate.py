@@ -39,8 +39,6 @@ class Adapter:
         """Why a recipe cannot be trained with accelerate; None where it can."""
         if recipe.ema is not None:
             return "accelerate keeps no running mean of the parameters: remove [ema]"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
         return None
 
     def train(self, job: Any) -> None:
@@ -61,7 +59,7 @@ class Adapter:
         model = job.model()
         optimizer = job.optimizer(model)
         model, optimizer, loader, scheduler = accelerator.prepare(
-            model, optimizer, job.loader(), job.scheduler(optimizer)
+            model, optimizer, job.loader(shard=False), job.scheduler(optimizer)
         )
         place = Place()
         accelerator.register_for_checkpointing(place)

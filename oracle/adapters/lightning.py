@@ -42,8 +42,6 @@ class Adapter:
         """Why a recipe cannot be trained with `Trainer`; None where it can."""
         if recipe.ema is not None:
             return "its running mean of the parameters is a callback that older versions lack: remove [ema]"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
         return None
 
     def train(self, job: Any) -> None:

@@ -62,8 +62,6 @@ class Adapter:
             return "Trainer has no argument for the loss scaler's numbers: remove [scaler]"
         if recipe.clip is not None and recipe.clip.max_value is not None:
             return "Trainer clips by norm alone: state clip.max_norm instead of clip.max_value"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
         return None
 
     def train(self, job: Any) -> None:

@@ -41,6 +41,8 @@ class Adapter:
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with `SFTTrainer`; None where it can."""
+        if recipe.parallel.ranks > 1:
+            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
         return base.Adapter().refuse(recipe)
 
     def train(self, job: Any) -> None:

@@ -24,13 +24,10 @@ from reference_loop.recipe import from_dict
 
 REFUSED = [
     (accelerate, {"ema": {"decay": 0.9}}, "[ema]"),
-    (accelerate, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (fabric, {"ema": {"decay": 0.9}}, "[ema]"),
-    (fabric, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (ignite, {"ema": {"decay": 0.9}}, "[ema]"),
     (ignite, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (lightning, {"ema": {"decay": 0.9}}, "[ema]"),
-    (lightning, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (mmengine, {"ema": {"decay": 0.9}}, "[ema]"),
     (mmengine, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (mmengine, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
@@ -53,7 +50,6 @@ REFUSED = [
     (trl, {"ema": {"decay": 0.9}}, "[ema]"),
     (trl, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"ema": {"decay": 0.9}}, "[ema]"),
-    (transformers, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (transformers, {"scaler": {"init_scale": 8.0}}, "[scaler]"),
     (transformers, {"clip": {"max_value": 1.0}}, "clip.max_value"),
 ]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from oracle.adapters.levers import TABLES
 from oracle.cli import main
 from oracle.profile.__main__ import index, profiles, stem
 from oracle.profile.infer import infer
@@ -74,6 +75,14 @@ KNOWN = {
         "schedule.cadence": {"update"},
         "schedule.order": {"after_update"},
     },
+    "ignite-0.5.5": {
+        **ALL,
+        ("accumulation.normalise", "micro_mean"): {"micro_mean"},
+        "accumulation.tail": {"carry_drop"},
+        ("data.order", "random_sampler"): {"random_sampler"},
+        "log.loss": {"last_micro"},
+        "schedule.on_skip": {"advance"},
+    },
     "lightning-2.6.6": {
         **ON_LIGHTNING,
         "accumulation.tail": {"flush"},
@@ -82,6 +91,20 @@ KNOWN = {
         "model.mode": {"as_given"},
         "precision.loss": {"inside_autocast"},
         "schedule.cadence": {"epoch"},
+    },
+    "mmengine-0.10.7": {
+        **{case: values for case, values in ALL.items() if case != ("precision.compute", "float16")},
+        "accumulation.tail": {"carry"},
+        "accumulation.tail_divisor": {"actual"},
+        ("data.order", "random_sampler"): {"seeded_epoch"},
+        "log.loss": {"last_micro"},
+        "schedule.on_skip": {"advance"},
+    },
+    "skorch-1.4.0": {
+        **{case: values for case, values in ALL.items() if case not in ("clip.moment", "gradient.clear")},
+        "accumulation.tail": {"leak"},
+        ("data.order", "random_sampler"): {"random_sampler"},
+        "log.loss": {"last_micro_divided"},
     },
     "transformers-4.45.2": {
         **OLD,
@@ -112,6 +135,11 @@ KNOWN = {
         ("accumulation.units", None, OWN): {"labels"},
     },
 }
+# Probes of which nothing is claimed: mmengine's autocast raises on a CPU, skorch's casts what the model returns.
+UNEXPLAINED = {
+    "mmengine-0.10.7": {"bfloat16", "a loss in bfloat16", "float16 that overflows"},
+    "skorch-1.4.0": {"a loss in bfloat16"},
+}
 MOVED = ("LRSchedulerConfig(interval='step')", "schedule.cadence", "update")
 MOVES = {
     ("GradientAccumulationPlugin(sync_with_dataloader=False)", "accumulation.tail", "carry_drop"),
@@ -135,7 +163,7 @@ def committed(name: str) -> Profile:
 def test_a_committed_profile_holds_what_is_known(name):
     profile = committed(name)
     assert {case: values(profile, case) for case in KNOWN[name]} == KNOWN[name]
-    assert not profile.unexplained
+    assert set(profile.unexplained) == UNEXPLAINED.get(name, set())
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if name.startswith("transformers")])
@@ -162,7 +190,9 @@ def test_the_newest_turns_off_a_cache_that_it_was_given():
 
 
 def test_a_batch_that_finds_no_memory_shrinks_where_the_user_asks_for_it():
-    for name in KNOWN:
+    tried = [name for name in KNOWN if any(not lever.probe for lever in TABLES[name.rpartition("-")[0]].levers)]
+    assert {name.partition("-")[0] for name in tried} >= {"accelerate", "lightning", "transformers"}
+    for name in tried:
         rows = {c.setting: c.seen for c in committed(name).changes if c.probes == ("out of memory",)}
         assert rows.pop(None) == "it ends: RuntimeError"
         assert set(rows.values()) <= {"2"}
