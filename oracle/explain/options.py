@@ -221,9 +221,10 @@ DECIDERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
 def acts_within(one: Reading, other: Reading, samples: int, place: Address) -> bool:
     """Whether two readings do otherwise in the window of an address, where its value is decided."""
     deciders = DECIDERS.get((place.moment, place.kind), (Operation,))
-    plans = (_written(_operations(reading, samples), place.update, deciders) for reading in (one, other))
-    ours, theirs = ([_computes(operation) for operation in plan] for plan in plans)
-    return ours != theirs
+    ours, theirs = (_written(_operations(reading, samples), place.update, deciders) for reading in (one, other))
+    if place.kind == "learning_rate":  # which the beginning of the run decides by its total and its formula, too
+        return ours != theirs
+    return list(map(_computes, ours)) != list(map(_computes, theirs))
 
 
 def pairs(single: list[Option]) -> Iterator[tuple[Option, ...]]:

@@ -153,6 +153,16 @@ def test_what_no_knob_explains_is_not_given_a_cause(run, edited):
     assert result.unexplained[0].ruled_out
 
 
+def test_a_plan_of_the_rate_that_fits_one_update_alone_is_not_proven(run):
+    recipe = from_dict({
+        "epochs": 2, "batch_size": 2, "accumulation": 3, "optimizer": {"name": "sgd", "lr": 0.05},
+        "schedule": {"name": "linear", "warmup": 2}, "clip": {"max_norm": float("inf")},
+    })  # fmt: skip
+    result = run("regression", f"{TRAINERS}/planted.py:UnitUnknown", recipe)
+    assert [cause.status for cause in result.causes] == ["suggested"]
+    assert [(one.site.update, one.site.kind) for one in result.unexplained] == [(3, "learning_rate")]
+
+
 def test_a_tail_that_leaks_into_the_next_epoch_is_found_where_its_update_is_missing(run, edited):
     never_flushes = (" or i + 1 == len(batches)", "")
     result = run("ragged_tail", edited(("min(recipe.accumulation, left)", "recipe.accumulation"), never_flushes))
