@@ -35,8 +35,9 @@ class EpochSampler(DistributedSampler):
     """A DistributedSampler that is told its epoch: each iteration over it is the next one."""
 
     def __iter__(self) -> Iterator[int]:
-        yield from super().__iter__()
+        indices = super().__iter__()  # drawn now
         self.set_epoch(self.epoch + 1)
+        return indices
 
 
 class Silence:

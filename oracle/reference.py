@@ -23,7 +23,7 @@ from oracle.tasks import load_task
 from oracle.worker import capture, described, write_atomically
 from reference_loop import interpreter, randomness
 from reference_loop.loader import count_samples
-from reference_loop.moments import Address
+from reference_loop.moments import SHARDED_KINDS, Address, parameter_of
 from reference_loop.operations import Operation
 from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
@@ -141,9 +141,9 @@ class Reference:
     def _shown(self, address: Address, value: Any) -> Any:
         """A value as the candidate's rank holds it: its shard, where the candidate deals tensors to ranks."""
         shards = self.request["shards"].get(str(address.rank))
-        if not shards or address.kind not in _SHARDED or value.dim() == 0:
+        if not shards or address.kind not in SHARDED_KINDS or value.dim() == 0:
             return value
-        name = _parameter(address)
+        name = parameter_of(address)
         return value.narrow(*shards[name]) if name in shards else value
 
     def _fork(self, numbers: list[int]) -> bool:
@@ -195,13 +195,7 @@ class Reference:
             self.slots.give()
 
 
-_SHARDED = frozenset({"parameter", "gradient", "optimizer_state"})
 _KEPT = frozenset({"parameter", "buffer", "optimizer_state"})
-
-
-def _parameter(address: Address) -> str:
-    """The parameter that a value belongs to."""
-    return address.name.rpartition(".")[0] if address.kind == "optimizer_state" else address.name
 
 
 class Pins(Mapping[Address, Any]):
@@ -240,9 +234,9 @@ class Pins(Mapping[Address, Any]):
     def __getitem__(self, address: Address) -> Any:
         if address not in self.tensors:
             return self._scalar(address)
-        held = {rank: self.shards.get(str(rank), {}).get(_parameter(address)) for rank in self.trace.processes}
+        held = {rank: self.shards.get(str(rank), {}).get(parameter_of(address)) for rank in self.trace.processes}
         dealt = {rank: part for rank, part in held.items() if part is not None}
-        if not dealt or address.kind not in _SHARDED or self.tensors[address].dim() == 0:
+        if not dealt or address.kind not in SHARDED_KINDS or self.tensors[address].dim() == 0:
             return self.tensors[address]
         if whole := held.keys() - dealt.keys():  # a rank whose shard is all there is
             return self.tensors[address._replace(rank=min(whole))]

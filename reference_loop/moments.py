@@ -67,6 +67,15 @@ _PLACES = {place: rank for rank, place in enumerate((m, k) for m, kinds in MOMEN
 _MOMENT_RANKS = {moment: rank for rank, moment in enumerate(MOMENTS)}
 
 
+# Kinds of which a rank may hold a shard of each parameter's value.
+SHARDED_KINDS = frozenset({"parameter", "gradient", "optimizer_state"})
+
+
+def parameter_of(address: Address) -> str:
+    """The parameter that a value of one of the `SHARDED_KINDS` belongs to."""
+    return address.name.rpartition(".")[0] if address.kind == "optimizer_state" else address.name
+
+
 def decisive(moment: str, kind: str) -> bool:
     """Whether a difference at this moment and kind makes the verdict."""
     return MOMENTS[moment][kind]

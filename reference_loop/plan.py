@@ -193,7 +193,11 @@ def _before(at: Cursor, count: int, back: int) -> tuple[int, int]:
 
 def batches_per_epoch(recipe: Recipe, s: Semantics, samples: int) -> int:
     """Micro-batches in one epoch, of each rank."""
-    whole, rest = divmod(_share(recipe, s, samples), recipe.batch_size)
+    return _batches(recipe, s, _share(recipe, s, samples))
+
+
+def _batches(recipe: Recipe, s: Semantics, samples: int) -> int:
+    whole, rest = divmod(samples, recipe.batch_size)
     return whole + (rest > 0 and s.data.tail == "keep")
 
 
@@ -214,10 +218,12 @@ def planned_updates(recipe: Recipe, s: Semantics, samples: int) -> int:
     count, k = batches_per_epoch(recipe, s, samples), recipe.accumulation
     if recipe.updates is not None:
         return recipe.updates * (k if s.schedule.horizon == "micro" else 1)
-    alone = -(-samples // recipe.batch_size)
-    per_epoch = {"ceil": -(-count // k), "floor": max(1, count // k), "micro": count, "unsharded": -(-alone // k)}[
-        s.schedule.horizon
-    ]
+    per_epoch = {
+        "ceil": -(-count // k),
+        "floor": max(1, count // k),
+        "micro": count,
+        "unsharded": -(-_batches(recipe, s, samples) // k),
+    }[s.schedule.horizon]
     return (recipe.epochs or 0) * per_epoch
 
 

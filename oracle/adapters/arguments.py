@@ -19,6 +19,12 @@ def told(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name.rpartition(".")[2]: value for name, value in arguments.items() if name.startswith(f"{owner}.")}
 
 
+def one_process(recipe: Any) -> str | None:
+    """Why an adapter that trains in one process cannot train a recipe; None where it asks for one rank."""
+    ranks = recipe.parallel.ranks
+    return None if ranks == 1 else f"parallel.ranks = {ranks}, and this adapter trains in one process: set it to 1"
+
+
 def check(trainer: str, arguments: Mapping[str, Any]) -> None:
     """Refuse an argument that no class of the trainer takes, in the version that is installed here.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.adapters.checkpoints import newest
 from oracle.errors import TrainerError
 
@@ -41,9 +41,7 @@ class Adapter:
             return f"precision.dtype = {recipe.precision.dtype!r} is recorded at stage 0 alone: set it to 'float32'"
         if recipe.scaler is not None:
             return "DeepSpeed has no argument for the numbers of autocast's loss scaler: remove [scaler]"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.adapters.checkpoints import newest
 from oracle.errors import TrainerError
 
@@ -48,9 +48,7 @@ class Adapter:
             return "fastai keeps no running mean of the parameters: remove [ema]"
         if recipe.clip is not None and recipe.clip.max_value is not None:
             return "GradientClip limits the norm alone: state clip.max_norm instead of clip.max_value"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.errors import TrainerError
 
 ON_CPU = "float16.on_cpu"
@@ -36,9 +36,7 @@ class Adapter:
         """Why a recipe cannot be trained with ignite; None where it can."""
         if recipe.ema is not None:
             return "ignite's EMAHandler averages at iterations, whatever the accumulation: remove [ema]"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.errors import TrainerError
 
 KINDS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
@@ -53,9 +53,7 @@ class Adapter:
             return "Keras's LossScaleOptimizer belongs to its mixed precision: remove [scaler]"
         if recipe.ema is not None:
             return "Keras puts its running mean in the parameters' place when training ends: remove [ema]"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

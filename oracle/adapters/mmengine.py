@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.errors import TrainerError
 from reference_loop.schedules import factor
 
@@ -38,9 +38,7 @@ class Adapter:
             return "EMAHook averages at every micro-batch, not at every update: remove [ema]"
         if recipe.scaler is not None and recipe.precision.dtype != "float16":
             return "AmpOptimWrapper alone has a loss scale: remove [scaler], or set precision.dtype to float16"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

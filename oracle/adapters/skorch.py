@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset, IterableDataset
 
 from oracle.adapters.accelerate import use_float16
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.adapters.checkpoints import newest
 from oracle.errors import TrainerError
 from oracle.job import OPTIMIZERS
@@ -40,9 +40,7 @@ class Adapter:
             return "skorch keeps no running mean of the parameters: remove [ema]"
         if recipe.clip is not None and recipe.clip.max_value is not None:
             return "GradientNormClipping clips by norm alone: state clip.max_norm instead of clip.max_value"
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return None
+        return one_process(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

@@ -6,7 +6,7 @@ import os
 from typing import Any, ClassVar
 
 from oracle.adapters import transformers as base
-from oracle.adapters.arguments import told
+from oracle.adapters.arguments import one_process, told
 from oracle.errors import TrainerError
 
 PREPARED = {"dataset_kwargs": {"skip_prepare_dataset": True}}
@@ -41,9 +41,7 @@ class Adapter:
 
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with `SFTTrainer`; None where it can."""
-        if recipe.parallel.ranks > 1:
-            return f"parallel.ranks = {recipe.parallel.ranks}, and this adapter trains in one process: set it to 1"
-        return base.Adapter().refuse(recipe)
+        return one_process(recipe) or base.Adapter().refuse(recipe)
 
     def train(self, job: Any) -> None:
         """Train the job.

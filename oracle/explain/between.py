@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
-from typing import Any
 
-from diffs.trace import Place, Row, Trace
+from diffs.trace import Place, Trace
 from oracle.result import BetweenRanks
-from reference_loop.moments import Address, causal_key
+from reference_loop.moments import SHARDED_KINDS, Address, causal_key, parameter_of
 
 # What ranks are compared in: all that makes a verdict at a step.
 COMPARED: tuple[Place, ...] = (
@@ -43,24 +41,22 @@ def _address(one: BetweenRanks) -> Address:
 
 def _apart(reference: Trace, candidate: Trace, place: Place, dealt: set[str]) -> Iterator[BetweenRanks]:
     theirs, ours = _by_rank(candidate, place), _by_rank(reference, place)
-    for key in sorted(theirs.keys() & ours.keys(), key=lambda key: (key[:2], list(theirs).index(key))):
-        digests, expected = theirs[key], ours[key]
+    for at in sorted(theirs, key=lambda at: at[:2]):  # names stay as they were recorded
+        digests, expected = theirs[at], ours.get(at, {})
         if len(digests) < len(candidate.processes) or digests.keys() != expected.keys():
             continue
-        if place[1] != "batch_ids" and (key[2] in dealt or key[2].rpartition(".")[0] in dealt):
+        if at.kind in SHARDED_KINDS and parameter_of(at) in dealt:
             continue
         agree, should = len(set(digests.values())) == 1, len(set(expected.values())) == 1
         if agree != should:
-            update, micro, name = key
-            at: dict[str, Any] = {"update": update, "micro": micro, "moment": place[0], "kind": place[1], "name": name}
-            yield BetweenRanks(**at, rank=_odd(digests), agree=agree)
+            yield BetweenRanks(**{**at._asdict(), "rank": _odd(digests)}, agree=agree)
 
 
-def _by_rank(trace: Trace, place: Place) -> dict[tuple[int, int, str], dict[int, bytes]]:
-    found: dict[tuple[int, int, str], dict[int, bytes]] = {}
-    rows: Iterator[Row] = chain.from_iterable(process.rows_at(place) for process in trace.processes.values())
-    for row in rows:
-        found.setdefault((*row.address[:2], row.address.name), {})[row.address.rank] = row.digest
+def _by_rank(trace: Trace, place: Place) -> dict[Address, dict[int, bytes]]:
+    """The digests of all ranks, by the first rank's address."""
+    found: dict[Address, dict[int, bytes]] = {}
+    for row in trace.rows_at(place):
+        found.setdefault(Address(*row.address)._replace(rank=0), {})[row.address.rank] = row.digest
     return found
 
 

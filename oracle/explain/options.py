@@ -125,9 +125,7 @@ class Scene:
         if writers is None:
             return True
         ours, theirs = (_written(plan, self.site.address.update, writers) for plan in (known, other))
-        if self.site.address[2:4] in COMPUTED:
-            return [_computes(operation) for operation in ours] != [_computes(operation) for operation in theirs]
-        return ours != theirs
+        return _apart(ours, theirs, self.site.address)
 
     def _fits(self, known: list[Operation], other: list[Operation], reading: Reading) -> bool:
         moment, kind = self.site.address[2:4]
@@ -222,9 +220,7 @@ def acts_within(one: Reading, other: Reading, samples: int, place: Address) -> b
     """Whether two readings do otherwise in the window of an address, where its value is decided."""
     deciders = DECIDERS.get((place.moment, place.kind), (Operation,))
     ours, theirs = (_written(_operations(reading, samples), place.update, deciders) for reading in (one, other))
-    if place.kind == "learning_rate":  # which the beginning of the run decides by its total and its formula, too
-        return ours != theirs
-    return list(map(_computes, ours)) != list(map(_computes, theirs))
+    return _apart(ours, theirs, place)
 
 
 def pairs(single: list[Option]) -> Iterator[tuple[Option, ...]]:
@@ -248,6 +244,13 @@ def _departs(known: list[Operation], other: list[Operation]) -> float:
             return update
         update = max(update, getattr(ours, "update", -1))
     return inf
+
+
+def _apart(ours: list[Operation], theirs: list[Operation], place: Address) -> bool:
+    """Whether operations that write a place differ in what matters there."""
+    if place[2:4] in COMPUTED:
+        return list(map(_computes, ours)) != list(map(_computes, theirs))
+    return ours != theirs
 
 
 def _computes(operation: Operation) -> Operation | str:

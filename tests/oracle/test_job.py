@@ -25,9 +25,9 @@ def mean_output(model, batch, reduction):
     return outputs.mean() if reduction == "mean" else outputs.sum()
 
 
-def make(tmp_path, *, recorder=None, recipe=None, **task):
+def make(tmp_path, *, recorder=None, recipe=None, ranks=1, **task):
     fields = {"name": "toy", "model": lambda: nn.Linear(2, 1), "train_data": data, "loss": mean_output}
-    return Job(Task(**{**fields, **task}), from_dict(recipe or {}), workdir=tmp_path, recorder=recorder)
+    return Job(Task(**{**fields, **task}), from_dict(recipe or {}), workdir=tmp_path, ranks=ranks, recorder=recorder)
 
 
 class Witness:
@@ -76,6 +76,18 @@ def test_data_that_draws_does_not_move_the_generators(tmp_path):
     assert torch.equal(torch.rand(1), expected)
     assert job.train_data() is first
     assert torch.equal(make(tmp_path, train_data=job.task.train_data).train_data()[0]["x"], first[0]["x"])
+
+
+def test_each_iteration_over_a_rank_s_loader_is_the_next_epoch_even_after_one_that_was_left(tmp_path):
+    def read(left):
+        job = make(tmp_path, recipe={"shuffle": True, "parallel": {"ranks": 2}}, ranks=2)
+        if left:
+            next(iter(job.loader()))
+        else:
+            list(job.loader())
+        return [batch["id"].tolist() for batch in job.loader()]
+
+    assert read(left=True) == read(left=False)
 
 
 def test_loader_is_a_plain_dataloader_and_one(tmp_path):

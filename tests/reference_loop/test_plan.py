@@ -214,3 +214,26 @@ def test_units_counted_by_chunk_divide_micro_batches_of_one_window_otherwise():
     second = [op.divisor.batches for op in plan(recipe, s, 10) if isinstance(op, Backward) and op.update == 1]
     chunk = tuple((1, index) for index in range(4))
     assert second == [((0, 4),), chunk, chunk, chunk]
+
+
+RANKED = [
+    (knob, value, same)
+    for knob, same in {
+        "data.shard": "interleave", "evaluate.ranks": "all", "log.ranks": "own", "clip.moment": "off",
+        "schedule.cadence": "update", "schedule.horizon": "ceil",
+        **{name: KNOBS[name].values[0] for name in KNOBS if name.startswith("reduce.")},
+    }.items()
+    for value in {"clip.moment": ("local",), "schedule.cadence": ("rank",), "schedule.horizon": ("unsharded",)}.get(
+        knob, KNOBS[knob].values
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("knob", "value", "same"), RANKED)
+@pytest.mark.parametrize("normalise", ["micro_mean", "unit_mean"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_what_several_ranks_decide_means_nothing_to_one(knob, value, same, normalise, drop_last):
+    recipe = from_dict({**_plain(RICH), "drop_last": drop_last})
+    s = Semantics.of(recipe).with_("accumulation.normalise", normalise)
+    for samples in (8, 9, 17):
+        assert list(plan(recipe, s.with_(knob, value), samples)) == list(plan(recipe, s.with_(knob, same), samples))
