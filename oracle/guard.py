@@ -19,6 +19,8 @@ from pathlib import Path
 
 CODE = """
 import os, shutil, signal, sys
+if os.fork():  # what ends us may end our children first
+    os._exit(0)
 watched = {}
 for line in sys.stdin.buffer:
     sign, what = line[:1], line[1:-1]
@@ -47,9 +49,10 @@ def watch(what: int | Path) -> None:
     """Have a process group killed, or a folder removed, when this process ends before `release`."""
     global _process
     with _lock:
-        if _process is None or _process.poll() is not None:
+        if _process is None:
             command = [sys.executable, "-S", "-E", "-c", CODE]
             _process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            _process.wait()
         _tell(b"+", what)
 
 

@@ -115,6 +115,11 @@ class Server:
             )
         guard.watch(self._process.pid)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
     def ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The outcomes of requests, in order.
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ast
 import itertools
-import multiprocessing
-import os
 import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from diffs.verdict import Policy
-from oracle import tasks, trainers
+from oracle import cluster, tasks, trainers
 from oracle.check import Request, check
 from oracle.errors import OracleError
 from oracle.replays import Server
 from oracle.result import Result
 from oracle.resume import cuts
 from oracle.resume.command import resume
-from oracle.worker import die_with_parent
 from reference_loop.recipe import Precision, Recipe, ScalerOptions, load
 
 FRESH_SHARE = 0.02  # of the specimens, run again in fresh processes
@@ -166,13 +162,11 @@ def judge(specimen: Specimen, result: Result, seconds: float) -> Outcome:
     )
 
 
-def run(chosen: Sequence[Specimen], processes: int | None = None) -> Iterator[Outcome]:
-    """Check specimens in warm processes, several at a time; outcomes come as they are ready."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        processes or os.cpu_count(), mp_context=context, initializer=_warm, initargs=(os.getpid(),)
-    ) as pool:
-        yield from pool.map(_one, chosen)
+def run(
+    chosen: Sequence[Specimen], processes: int | None = None, where: cluster.Where = "local"
+) -> Iterator[Outcome]:
+    """Check specimens in warm processes, several at a time; outcomes come in order, as they are ready."""
+    return cluster.in_order(cluster.spread(_one, chosen, where=where, workers=processes))
 
 
 def again(chosen: Sequence[Specimen], share: float = FRESH_SHARE) -> Iterator[Outcome]:
@@ -194,17 +188,6 @@ def healthy_cases(
     return cases
 
 
-_server: Server | None = None
-_place: tempfile.TemporaryDirectory[str] | None = None
-
-
-def _warm(parent: int) -> None:
-    global _server, _place
-    die_with_parent(parent)
-    _place = tempfile.TemporaryDirectory(prefix="oracle-zoo-")
-    _server = Server(Path(_place.name), imports=trainers.OWN_IMPORTS)
-
-
 def request(specimen: Specimen) -> Request:
     """The check of a specimen with its own task and recipe."""
     return Request(task=specimen.task, trainer=f"{specimen.file}:Trainer", recipe=specimen.recipe, timeout=LIMIT)
@@ -218,10 +201,10 @@ def tried(specimen: Specimen, server: Server | None = None) -> Result:
     return resume(asked, [cuts.parse(specimen.cut)], server=server)
 
 
-def _one(specimen: Specimen) -> Outcome:
+def _one(worker: cluster.Worker, specimen: Specimen) -> Outcome:
     started = time.monotonic()
     try:
-        result = tried(specimen, _server)
+        result = tried(specimen, worker.server(trainers.OWN_IMPORTS))
     except OracleError as error:
         healthy = specimen.expect is not None
         return Outcome(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 
 from oracle.cli.frame import Commands, cli
-from oracle.cli.shared import as_json, check_writable
+from oracle.cli.shared import as_json, check_writable, cluster_option
 
 
 @cli.command()
@@ -28,17 +30,18 @@ from oracle.cli.shared import as_json, check_writable
 @click.option("--archive", "zipped", metavar="FILE", help="Write the record as a zip, too; of one trainer.")
 @click.option("--no-traces", "bare", is_flag=True, help="Keep no traces in the record.")
 @click.option("--markdown", metavar="FILE", help="Write the report as a page.")
+@cluster_option
 @as_json
 def evaluate(
     names: tuple[str, ...], asked: str, output: str | None, requirements: tuple[str, ...], python: str | None,
     dimensions: str | None, budget: float | None, observations: str | None, zipped: str | None, bare: bool,
-    markdown: str | None, file: str | None,
+    markdown: str | None, where: Literal["local", "ray"], file: str | None,
 ) -> int:  # fmt: skip
     """Evaluate a trainer for a scenario by experiment, and keep the evidence.
 
     What is run is written to a record as it comes; the same command goes on where it was interrupted. The conclusions
-    are conditional sentences with the rows they rest on. Exit code 0: it can be adopted, or under conditions. 1: not as
-    it is. 3: what decides is not known.
+    are conditional sentences with the rows they rest on. Several trainers are evaluated one after another, on Ray each
+    on a whole node. Exit code 0: it can be adopted, or under conditions. 1: not as it is. 3: what decides is not known.
     """
     from oracle.trainers import find_trainer
 
@@ -50,7 +53,6 @@ def evaluate(
         raise click.UsageError("--archive goes with one --trainer")
     from oracle.evaluate import archive, check, frame, scenario
     from oracle.evaluate import observations as seen
-    from oracle.progress import shown
     from oracle.report import evaluations
     from oracle.result import write_text
 
@@ -61,28 +63,30 @@ def evaluate(
     if unknown := [word for word in chosen if word not in known]:
         raise click.UsageError(f"--dimensions {dimensions}: no dimension {unknown[0]!r}: known: {', '.join(known)}")
     observed = seen.load(Path(observations), rows) if observations else ()
+    requests = [
+        frame.Asked(
+            trainer=name,
+            scenario=wanted,
+            folder=_folder(Path(output or "evaluation"), name, len(names)),
+            requirements=requirements,
+            python=python,
+            dimensions=frame.dimensions(chosen),
+            budget=budget,
+            observations=observed,
+            command=shlex.join(["oracle", *click.get_current_context().obj]),
+        )
+        for name in names
+    ]
     found = []
-    for name in names:
-        with shown() as progress:
-            request = frame.Asked(
-                trainer=name,
-                scenario=wanted,
-                folder=_folder(Path(output or "evaluation"), name, len(names)),
-                requirements=requirements,
-                python=python,
-                dimensions=frame.dimensions(chosen),
-                budget=budget,
-                observations=observed,
-                command=shlex.join(["oracle", *click.get_current_context().obj]),
-            )
-            found.append(frame.evaluate(request, progress))
+    for request, one in zip(requests, _evaluated(requests, where), strict=True):
+        found.append(one)
         if bare:
             archive.clear(request.folder)
-        archive.seal(request.folder, found[-1], evaluations.markdown(found[-1]))
+        archive.seal(request.folder, one, evaluations.markdown(one))
         if zipped is not None:
             archive.pack(request.folder, Path(zipped))
         if file != "-":
-            for line in evaluations.lines(found[-1]):
+            for line in evaluations.lines(one):
                 click.echo(line)
     text = found[0].to_json() if len(found) == 1 else f"[{','.join(one.to_json() for one in found)}]\n"
     page = "\n".join(evaluations.markdown(one) for one in found)
@@ -95,6 +99,33 @@ def evaluate(
         elif asked_file is not None:
             write_text(asked_file, content)
     return max(evaluations.exit_code(one) for one in found)
+
+
+def _evaluated(requests: Sequence[Any], where: Literal["local", "ray"]) -> Iterator[Any]:
+    """The evaluations, in order. Here they run one after another, because what is timed must run alone.
+
+    On Ray each takes a node with all its processors; their records must lie in a folder that all nodes share.
+    """
+    from oracle import cluster
+    from oracle.evaluate import frame
+    from oracle.progress import shown
+
+    if where == "ray":
+        with shown() as progress:
+            progress(f"evaluating {len(requests)} on Ray, each on a node of its own")
+            answers = list(cluster.in_order(cluster.spread(_on_a_node, requests, where="ray", whole_nodes=True)))
+        yield from answers
+        return
+    for one in requests:
+        with shown() as progress:
+            answer = frame.evaluate(one, progress)
+        yield answer
+
+
+def _on_a_node(worker: Any, asked: Any) -> Any:
+    from oracle.evaluate import frame
+
+    return frame.evaluate(asked)
 
 
 def _folder(output: Path, trainer: str, count: int) -> Path:

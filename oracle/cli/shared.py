@@ -41,6 +41,16 @@ argument_option = click.option(
 )
 
 
+cluster_option = click.option(
+    "--cluster",
+    "where",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Work on this machine, or on Ray: the cluster of RAY_ADDRESS, or one that is started here.",
+)
+
+
 def asked_arguments(given: Sequence[str]) -> dict[str, Any]:
     """What a trainer's class is constructed with, from `KEY=VALUE` texts; of one key the last text stands.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from oracle.cli.frame import cli
-from oracle.cli.shared import as_json, check_writable, write_json
+from oracle.cli.shared import as_json, check_writable, cluster_option, write_json
 from oracle.tasks import list_tasks
 
 
@@ -17,10 +18,12 @@ from oracle.tasks import list_tasks
 @click.option("--everywhere", is_flag=True, help="Healthy trainers on every task, 5 seeds and every precision.")
 @click.option("--folder", metavar="DIR", help="Another folder of specimens.")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Checks at a time; by default, one a core.")
+@cluster_option
 @as_json
 def zoo(
-    names: tuple[str, ...], healthy: bool, everywhere: bool, folder: str | None, processes: int | None, file: str | None
-) -> int:
+    names: tuple[str, ...], healthy: bool, everywhere: bool, folder: str | None, processes: int | None,
+    where: Literal["local", "ray"], file: str | None,
+) -> int:  # fmt: skip
     """Run the specimens with planted faults and the healthy trainers, and print what the oracle makes of them.
 
     Some are run again in fresh processes. Exit code 0: every fault was found in its place, no healthy trainer was
@@ -43,7 +46,7 @@ def zoo(
         built_in = [name for name in list_tasks() if name != "llama"]
         chosen = runner.healthy_cases(chosen, built_in, range(5), ("float32", "bfloat16", "float16"))
     outcomes = []
-    for outcome in runner.run(chosen, processes):
+    for outcome in runner.run(chosen, processes, where):
         outcomes.append(outcome)
         at = f"{outcome.first[0]} {outcome.first[1]}" if outcome.first else ""
         click.echo(

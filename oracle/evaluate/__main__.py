@@ -12,15 +12,14 @@ from pathlib import Path
 
 from oracle.evaluate import archive, frame, scenario
 from oracle.evaluate.session import baseline
+from oracle.releases import newest
 from oracle.report import evaluations
 from oracle.result import write_text
 
 RECORDS = Path("build/evaluations")
 TRAINERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "loop": (f"{baseline()}:Loop", ()),
-    "accelerate": ("accelerate", ()),
-    "transformers": ("transformers", ("transformers==5.24.0",)),
-    "lightning": ("lightning", ("lightning==2.6.6",)),
+    **{name: (name, newest(name)) for name in ("accelerate", "transformers", "lightning")},
 }
 """Of whom evaluations are: trainer and requirements."""
 

@@ -11,27 +11,9 @@ from pathlib import Path
 from oracle.profile.infer import infer
 from oracle.profile.render import markdown, named, said, value
 from oracle.profile.schema import Entry, Profile, from_dict
+from oracle.releases import RELEASES
 from oracle.result import write_text
 from oracle.trainers import list_trainers
-
-TRAINERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("accelerate", ()),
-    ("deepspeed", ("deepspeed==0.19.8",)),
-    ("fabric", ("lightning==2.6.6",)),
-    ("fastai", ("fastai==2.8.12",)),
-    ("ignite", ("pytorch-ignite==0.5.5",)),
-    ("keras", ("keras==3.15.1",)),
-    ("lightning", ("lightning==2.6.6",)),
-    ("mmengine", ("mmengine==0.10.7",)),
-    ("skorch", ("skorch==1.4.0",)),
-    ("transformers", ("transformers==4.45.2",)),
-    ("transformers", ("transformers==4.46.3",)),
-    ("transformers", ("transformers==4.54.0",)),
-    ("transformers", ("transformers==4.57.6",)),
-    ("transformers", ("transformers==5.24.0",)),
-    ("trl", ("trl==1.16.0", "peft==0.21.2")),
-)
-"""Whom the profiles are of: trainer and requirements."""
 
 INTRO = """\
 # Profiles
@@ -47,7 +29,7 @@ A cell with several values holds those that are left; `?` is undetermined, `-` i
 def main(arguments: Sequence[str]) -> int:
     """Probe the trainers that begin as a word after the folder, all of them without one, and write their pages."""
     folder, names = Path(arguments[0]), tuple(arguments[1:])
-    for trainer, requirements in TRAINERS:
+    for trainer, requirements in RELEASES:
         label = " ".join(requirements)
         label = label if label.startswith(trainer) else f"{trainer} {label}".strip()
         if names and not label.startswith(names):
