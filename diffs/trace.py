@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,6 +190,17 @@ class Trace:
     def last_update(self) -> int:
         """The largest update that has a row; -1 where training did not begin."""
         return max(process.last_update() for process in self.processes.values())
+
+    def last_whole_update(self, ranks: Collection[int]) -> int:
+        """The last update that a run without an end recorded as far as it went; -2 where not even the start is.
+
+        ranks: those that it has. Of several, one that is stopped because another failed stops anywhere, so the last
+        update that has rows does not count.
+        """
+        if any(rank not in self.processes or not self.processes[rank].count() for rank in ranks):
+            return -2
+        last = min(self.processes[rank].last_update() for rank in ranks)
+        return last if len(ranks) == 1 else max(last - 1, -2)
 
     def __len__(self) -> int:
         return sum(process.count() for process in self.processes.values())

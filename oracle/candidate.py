@@ -60,11 +60,6 @@ class Candidate:
         """Whether it trained to its end."""
         return self.ending.status == "completed"
 
-    @property
-    def last_complete_update(self) -> int:
-        """The last update of which everything was recorded."""
-        return -1 if self.trace is None else self.trace.last_update
-
 
 class Runs:
     """Two runs of one candidate, going on at the same time in fresh processes."""
@@ -187,7 +182,8 @@ def opened_trace(folder: Path) -> Trace | None:
 def _against_itself(
     first: Trace, second: Trace, both_ended: bool, reported: Collection[str] | None
 ) -> tuple[SelfCheck, Difference | None, frozenset[tuple[str, str]]]:
-    through = None if both_ended else min(first.last_update, second.last_update)
+    whole = min(first.last_whole_update(second.processes), second.last_whole_update(first.processes))
+    through = None if both_ended else whole
     found = compare(first, second, RULES, through_update=through)
     exact = replace(RULES, decimals=frozenset())
     every = differences(first, second, exact, decisive_only=True, through_update=through)

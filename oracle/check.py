@@ -15,7 +15,7 @@ import torch
 
 from diffs.first import Comparison, compare
 from diffs.verdict import Policy, Verdict, passes
-from oracle import environment, findings, guard, pardon, processes, recipes, tasks, trainers
+from oracle import environment, findings, guard, nodes, pardon, processes, recipes, tasks, trainers
 from oracle.candidate import FULL, Runs, WarmRuns, idle_reason
 from oracle.errors import OracleError, OutputError
 from oracle.explain.between import between
@@ -48,6 +48,7 @@ class Request:
     seeds: over how many seeds of the reference the impact is measured; 0 for no impact.
     timeout: seconds that each of the candidate's runs may take; None for no limit.
     folder: where runs and traces stay; None for a folder that goes away.
+    launch: how a launcher started this process as the first of all ranks; None runs all of them here.
     digest: of all recorded values; None is the fastest that the candidate's environment has.
     rerun: the command that repeats this.
     """
@@ -68,6 +69,7 @@ class Request:
     threads: int = 1
     device: str = "cpu"
     folder: Path | None = None
+    launch: nodes.Launch | None = None
     digest: str | None = None
     rerun: str = ""
 
@@ -96,6 +98,15 @@ def check(request: Request, progress: Progress = lambda words: None, server: Ser
     return replace(result, seconds={name: round(value, 3) for name, value in seconds.items()})
 
 
+def follow(request: Request) -> int:
+    """Take part in a check, or a resume, that the first rank leads; returns 0 once that one says that it is over."""
+    assert request.launch is not None and request.folder is not None
+    recipes.refuse(request.recipe)
+    place = environment.prepare(request.requirements, python=request.python, allow_torch=request.allow_torch)
+    nodes.follow(request.launch, request.folder, place, request.threads)
+    return 0
+
+
 @contextmanager
 def opened(request: Request, progress: Progress, server: Server | None = None) -> Iterator[Case]:
     """The candidate run twice and the reference once, ready to be judged; nothing of them is left afterwards.
@@ -111,13 +122,13 @@ def opened(request: Request, progress: Progress, server: Server | None = None) -
         _refuse_device(request.device)
     task = str(tasks.find_task(request.task))
     reading = Reading(recipe=request.recipe, semantics=Semantics.of(request.recipe))
-    with _folder(request.folder) as folder:
+    with _folder(request.folder) as folder, nodes.leading(request.launch, folder) as launch:
         place = environment.prepare(
             request.requirements, python=request.python, allow_torch=request.allow_torch, say=progress
         )
         progress("running the candidate twice, and the reference")
         digest = request.digest or place.digest
-        spec = _spec(request, reading.semantics, digest)
+        spec = {**_spec(request, reading.semantics, digest), "launch": launch}
         warm = server or Server(folder, task=task, threads=request.threads, python=place.python, layer=place.layer)
         try:
             runs: Runs | WarmRuns
@@ -168,7 +179,7 @@ class Case:
             return self._result("not_comparable", reason="the candidate recorded nothing" if candidate.ended else None)
         if candidate.wavers is not None:
             return self._result("nondeterministic", first=described(candidate.wavers, None, None))
-        through = None if candidate.ended else candidate.trace.last_update
+        through = None if candidate.ended else candidate.trace.last_whole_update(reference.trace.processes)
         comparison = compare(
             reference.trace, candidate.trace, rules(reference.trace, candidate.trace), through_update=through
         )

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "watch": False,
     "rank": 0,
     "ranks": 1,
+    "launch": None,
 }
 """What a spec need not state."""
 

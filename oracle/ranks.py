@@ -2,7 +2,8 @@
 
 `python /path/to/oracle/ranks.py SPEC.json` starts a worker for each rank and leaves one outcome for all. Unlike
 torchrun's agent it needs no torch, stays in the process group that the oracle kills, and says which rank ended the run
-and where. Runs in the candidate's environment: only the standard library.
+and where. Where a launcher started the oracle itself once for each rank, on several machines perhaps, it starts the
+first rank's worker only, and the others' are `Remote`. Runs in the candidate's environment: only the standard library.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ GRACE = 3.0
 """Seconds in which the other ranks may say what they saw, once one ended badly."""
 
 TICK = 0.01  # seconds between two looks at the processes
+PAUSE = 0.2  # seconds between two looks at what another machine tells
+SILENCE = 120.0  # seconds without a sign of life, after which another machine is gone; folders of a network lag
 
 
 class Process(Protocol):
@@ -42,18 +45,17 @@ def main(arguments: list[str]) -> int:
     """Run the spec in the file that `arguments` names on all its ranks; returns the exit code."""
     file = Path(arguments[0])
     spec = json.loads(file.read_text(encoding="utf-8"))
-    folder, worker = Path(spec["folder"]), Path(spec["root"]) / "oracle" / "worker.py"
-    port = free_port()
+    folder, launch = Path(spec["folder"]), spec["launch"]
     running: dict[int, Process] = {}
-    for rank in range(spec["ranks"]):
-        with open(folder / f"stdout.{rank}.txt", "wb") as out, open(folder / f"stderr.{rank}.txt", "wb") as err:
-            running[rank] = subprocess.Popen(
-                [sys.executable, str(worker), str(file)],
-                env={**os.environ, **environment(rank, spec["ranks"], port)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+    if launch is None:
+        port = free_port()
+        for rank in range(spec["ranks"]):
+            running[rank] = begin(spec, file, rank, {**os.environ, **environment(rank, spec["ranks"], port)})
+    else:
+        told = {**launch["variables"], "MASTER_PORT": str(free_port(""))}
+        running |= {rank: Remote(folder, rank) for rank in range(1, spec["ranks"])}
+        running[0] = begin(spec, file, 0, {**os.environ, **told})
+        announce(Path(launch["calls"]), {"spec": str(file), "port": told["MASTER_PORT"]})
     outcome = supervise(running, folder)
     aside = folder / "outcome.json.tmp"
     aside.write_text(json.dumps(outcome, indent=1), encoding="utf-8")
@@ -61,10 +63,28 @@ def main(arguments: list[str]) -> int:
     return {"completed": 0, "usage": 2}.get(outcome["status"], 1)
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+def begin(
+    spec: Mapping[str, Any],
+    file: Path,
+    rank: int,
+    variables: Mapping[str, str],
+    python: str = sys.executable,
+    **more: Any,
+) -> subprocess.Popen[bytes]:
+    """Start one rank's worker; what it prints goes to files of its own beside the spec's outcome.
+
+    spec: what `file` holds. variables: the environment. python: the interpreter. more: as Popen takes it.
+    """
+    folder, worker = Path(spec["folder"]), Path(spec["root"]) / "oracle" / "worker.py"
+    with open(folder / f"stdout.{rank}.txt", "wb") as out, open(folder / f"stderr.{rank}.txt", "wb") as err:
+        command = [python, str(worker), str(file)]
+        return subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **more)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port of this machine that nobody listens on; host: at which of its addresses, "" for all of them."""
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+        found.bind((host, 0))
         return found.getsockname()[1]
 
 
@@ -124,6 +144,51 @@ def supervise(running: Mapping[int, Process], folder: Path, timeout: float | Non
     if over and not bad:
         return _hung(folder, sorted(running.keys() - codes.keys()))
     return _ended(folder, codes)
+
+
+class Remote:
+    """One rank's process on another machine, which `oracle.nodes` runs there: two small files in a shared folder.
+
+    `remote.<rank>` is what that machine tells: a number that grows while the process lives, and at last its exit code.
+    `orders.<rank>` is what it is told: signals to send. Both are there from the beginning, since a file that is looked
+    for too early can stay unseen for a while on a network's folder.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._tells, self._orders = folder / f"remote.{rank}", folder / f"orders.{rank}"
+        for file in (self._tells, self._orders):
+            file.write_text("", encoding="utf-8")
+        self._last, self._heard, self._looked = "", time.monotonic(), 0.0
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code; that of SIGKILL where its machine has been silent for too long."""
+        now = time.monotonic()
+        if self._code is None and now - self._looked >= PAUSE:
+            self._looked = now
+            self._code = self._look(now)
+        return self._code
+
+    def _look(self, now: float) -> int | None:
+        told = self._tells.read_text(encoding="utf-8")
+        if told != self._last:
+            self._last, self._heard = told, now
+        if not told:  # that machine is still making ready
+            return None
+        return -signal.SIGKILL if now - self._heard > SILENCE else json.loads(told)["code"]
+
+    def send_signal(self, number: int) -> None:
+        with open(self._orders, "a", encoding="utf-8") as file:
+            print(int(number), file=file)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def announce(calls: Path, what: Mapping[str, Any]) -> None:
+    """Tell the other machines something: one more line of the file that they read."""
+    with open(calls, "a", encoding="utf-8") as file:
+        print(json.dumps(what), file=file)
 
 
 def _hung(folder: Path, ranks: list[int]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _unshown(request: Request, cause: Cause, reason: str) -> Reproduction:
 def _shown(request: Request, cause: Cause, reruns: int, say: Callable[[str], None]) -> Reproduction | None:
     """What a check in fresh processes shows of a cause; None if it is not confirmed there."""
     say("checking the smallest recipe in fresh processes")
-    with opened(replace(request, folder=None, seeds=0), say) as case:
+    with opened(replace(request, folder=None, launch=None, seeds=0), say) as case:
         again = case.judge()
         shown = next((one for one in again.causes if one.knob == cause.knob and one.status == "confirmed"), None)
         if shown is None or case.found is None:

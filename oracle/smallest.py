@@ -119,7 +119,7 @@ class _Search:
         self.reruns += 1
         self.say(f"looking for a smaller recipe, {self.reruns} of at most {self.most} reruns")
         try:
-            request = replace(self.request, recipe=recipe, folder=None, seeds=0, remedies=False)
+            request = replace(self.request, recipe=recipe, folder=None, launch=None, seeds=0, remedies=False)
             result = check(request, server=self.server)
         except OracleError:  # what the trainer refuses shows nothing
             return False

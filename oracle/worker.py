@@ -124,7 +124,7 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], int]:
     writer = TraceWriter(spec["folder"], spec["rank"], spec["digest"], capture=wanted, budget_bytes=budget)
     put = writer.put if spec["ranks"] == 1 else followed(writer.put, spec)
     recorder = Recorder(put, writer.commit, rank=spec["rank"])
-    entry = Entry(Path(spec["folder"])) if spec["resume_from"] is not None else None
+    entry = Entry(Path(spec["folder"]), spec["rank"]) if spec["resume_from"] is not None else None
     interruption = Interruption(spec["cut"], recorder, Path(spec["workdir"]), entry)
     job: Any = None
     error: BaseException | None = None

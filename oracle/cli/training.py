@@ -107,9 +107,12 @@ def check(
     find_task(task)
     find_trainer(trainer)
     recipe = asked_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
-    from oracle.check import Request
+    from oracle.check import Request, follow
     from oracle.check import check as run
+    from oracle.nodes import launched
 
+    folder = Path(keep) if keep else None
+    launch = launched(recipe.parallel.ranks, folder)
     request = Request(
         task=task,
         trainer=trainer,
@@ -124,9 +127,12 @@ def check(
         timeout=timeout,
         threads=threads,
         device=device,
-        folder=Path(keep) if keep else None,
+        folder=folder,
+        launch=launch,
         rerun=shlex.join(["oracle", *click.get_current_context().obj]),
     )
+    if launch is not None and launch.rank > 0:
+        return follow(request)
     with shown() as progress:
         result = run(request, progress)
         if "markdown" in wanted:
@@ -194,9 +200,12 @@ def resume(
     find_trainer(trainer)
     recipe = asked_recipe(task, file, sets, {"updates": updates, "epochs": epochs, "seed": seed})
     from diffs.verdict import Policy
-    from oracle.check import Request
+    from oracle.check import Request, follow
+    from oracle.nodes import launched
     from oracle.resume.command import resume as run
 
+    folder = Path(keep) if keep else None
+    launch = launched(recipe.parallel.ranks, folder)
     request = Request(
         task=task,
         trainer=trainer,
@@ -208,9 +217,12 @@ def resume(
         strict=strict,
         timeout=timeout,
         threads=threads,
-        folder=Path(keep) if keep else None,
+        folder=folder,
+        launch=launch,
         rerun=shlex.join(["oracle", *click.get_current_context().obj]),
     )
+    if launch is not None and launch.rank > 0:
+        return follow(request)
     with shown() as progress:
         result = run(request, chains, progress, death=death, kills=kills, warm=warm or kills > 0)
     from oracle.report import text

@@ -435,7 +435,7 @@ class Resume:
             last.folder,
             self._broken_log(point),
         )
-        through = None if last.ending.status == "completed" else pair.resumed.last_update
+        through = None if last.ending.status == "completed" else pair.resumed.last_whole_update(self.whole.processes)
         return pair, compare(pair.whole, pair.resumed, pair.rules, through_update=through)
 
     def _broken_log(self, point: Point) -> int | None:
@@ -461,7 +461,10 @@ class Resume:
         def asked() -> Explanation:
             return Explanation(reading=findings.reading, replay=findings.reference, standing=Standing(None, None))
 
-        control = Naming(pair, asked, findings.replays, folder, self.progress).control
+        naming = Naming(pair, asked, findings.replays, folder, self.progress)
+        if not naming.alone:
+            return "no control: the reference loop is not resumed on several ranks"
+        control = naming.control
         words = "is its uninterrupted run, bit for bit" if control else "is not its uninterrupted run"
         return f"control: the reference loop, interrupted and resumed at this point, {words}"
 

@@ -18,16 +18,18 @@ from oracle.recorder.patches import Patches
 from reference_loop import randomness
 
 FILE = "entry.safetensors"
+"""Of the first rank; another rank's has its number before the ending."""
 
 
 class Entry:
     """Watches data loaders begin until the first micro-batch does, then writes the state at the last beginning.
 
-    folder: where `FILE` goes.
+    folder: where `FILE` goes. rank: whose it is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder = folder
+        self.name = f"entry.{rank}.safetensors" if rank else FILE
         self._states: dict[str, torch.Tensor] = {}
         self._patches = Patches()
 
@@ -40,7 +42,7 @@ class Entry:
         self._patches.undo()
         if self._states:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_safetensors(self.folder / FILE, self._states)
+            write_safetensors(self.folder / self.name, self._states)
             self._states = {}
 
     def _begins(self, original: Callable[..., Iterator[Any]], loader: Any) -> Iterator[Any]:

@@ -147,9 +147,16 @@ class Naming:
         found = self.understood
         return found.standing.decisive is None and not found.reading.pins
 
+    @property
+    def alone(self) -> bool:
+        """Whether the reference can be interrupted and resumed: on one rank."""
+        return len(self.pair.everything.processes) == 1
+
     @cached_property
     def control(self) -> bool:
         """Whether the reference's own resume is the reference's uninterrupted run."""
+        if not self.alone:
+            return False
         trace = self._run(Hypothesis())
         if trace is None:
             return False
@@ -246,7 +253,7 @@ class Naming:
         wanted = {
             d.address for d in differences(self.pair.whole, self.pair.resumed, self.pair.rules, decisive_only=True)
         }
-        if self._run(Hypothesis()) is not None:
+        if self.alone and self._run(Hypothesis()) is not None:
             self._run_all(self.singles)
             for option in self.singles:
                 trace, control = self._run(option), self._run(Hypothesis())
@@ -309,6 +316,8 @@ class Naming:
             yield f"it holds when replayed with the resumed run's own {listing(other)}"
         if not self.exact:
             yield "the reference is not bit-identical to the uninterrupted candidate, so nothing is proven by replay"
+        elif not self.alone:
+            yield "the reference loop is not resumed on several ranks, so nothing is proven by replay"
         elif not self.control:
             yield "the reference does not resume to its own uninterrupted run here, so nothing is proven by replay"
 

@@ -157,7 +157,7 @@ def _written(trace: Trace, folder: Path, moved: Any) -> Trace:
             database.execute("DELETE FROM record")
             database.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             database.execute("COMMIT")
-    for name in ("tensors", "manifest.json"):
-        if (trace.folder / name).exists():
-            (folder / name).symlink_to((trace.folder / name).resolve())
+    for path in (trace.folder / "tensors", *trace.folder.glob("manifest*.json")):
+        if path.exists():
+            (folder / path.name).symlink_to(path.resolve())
     return open_trace(folder)

@@ -164,9 +164,11 @@ def test_a_check_names_the_rank_and_leaves_no_process(tmp_path, monkeypatch, fau
     server = Server(tmp_path / "server")
     try:
         request = Request(task="ragged_tail", trainer=f"{file}:Trainer", recipe=recipe, timeout=10)
-        outcome = check(request, server=server).candidate_outcome
+        result = check(request, server=server)
     finally:
         server.close()
+    outcome = result.candidate_outcome
+    assert result.verdict == "not_comparable", "what a stopped rank did not record is no difference"
     assert outcome.status == status, outcome
     assert outcome.rank == 1
     assert outcome.at.startswith("update 1")
@@ -192,7 +194,7 @@ def test_the_outcome_of_a_command_names_the_rank(tmp_path):
     worker.parent.mkdir()
     worker.write_text("import os, sys, time\nos.environ['RANK'] == '1' and os.kill(os.getpid(), 9)\ntime.sleep(600)\n")
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"folder": str(tmp_path), "root": str(tmp_path), "ranks": 2}))
+    spec.write_text(json.dumps({"folder": str(tmp_path), "root": str(tmp_path), "ranks": 2, "launch": None}))
     code = subprocess.run([sys.executable, ranks.__file__, str(spec)], timeout=60, check=False).returncode
     outcome = json.loads((tmp_path / "outcome.json").read_text())
     assert (code, outcome["status"], outcome["rank"]) == (1, "killed", 1)
