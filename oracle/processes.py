@@ -159,7 +159,7 @@ def start(
     spec: as `worker.py` takes it; what `DEFAULTS` has may be left out. Its `folder` and `workdir` are made.
     python: the interpreter of the candidate's environment; None is this one.
     layer: a folder of packages that come before that environment's.
-    script: what is run with the spec, the worker or another that takes one.
+    script: what is run with the spec, the worker or another that takes one; on several ranks, on each.
 
     The folder gets spec.json, stdout.txt, stderr.txt and what the worker writes. The worker leads a process group,
     which is killed when we end, however we do.
@@ -168,7 +168,8 @@ def start(
         OutputError: a folder cannot be made or written.
     """
     folder, workdir = Path(spec["folder"]).resolve(), Path(spec["workdir"]).resolve()
-    full = {**DEFAULTS, "root": str(ROOT), **spec, "folder": str(folder), "workdir": str(workdir)}
+    places = {"root": str(ROOT), "script": str(script), "folder": str(folder), "workdir": str(workdir)}
+    full = {**DEFAULTS, **spec, **places}
     full["started"] = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,7 @@ def start(
         file.write_text(json.dumps(full, indent=1), encoding="utf-8")
         with open(folder / "stdout.txt", "wb") as stdout, open(folder / "stderr.txt", "wb") as stderr:
             process = subprocess.Popen(
-                [python or sys.executable, str(script if full["ranks"] == 1 else RANKS), str(file)],
+                [python or sys.executable, str(RANKS) if full["ranks"] > 1 else full["script"], str(file)],
                 env=pinned(full["threads"], layer),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,

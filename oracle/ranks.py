@@ -75,9 +75,9 @@ def begin(
 
     spec: what `file` holds. variables: the environment. python: the interpreter. more: as Popen takes it.
     """
-    folder, worker = Path(spec["folder"]), Path(spec["root"]) / "oracle" / "worker.py"
+    folder = Path(spec["folder"])
     with open(folder / f"stdout.{rank}.txt", "wb") as out, open(folder / f"stderr.{rank}.txt", "wb") as err:
-        command = [python, str(worker), str(file)]
+        command = [python, spec["script"], str(file)]
         return subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **more)
 
 

@@ -3,7 +3,7 @@
 Nothing is recorded: a hook at the end of each optimizer step reads the clocks, and after every block of updates waits
 until it is this process's turn again. So a load of the machine meets both sides alike. Like a worker it runs in the
 candidate's environment; it answers by lines of JSON in the file `answers`, and takes its turns from `turns`, both named
-pipes in the spec's folder.
+pipes in the spec's folder. Of several ranks the first is timed, and while it waits for its turn the others wait for it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def main(arguments: list[str]) -> int:
     from oracle import worker
 
     sys.path.pop(0)
+    spec = worker.placed(spec)
     worker.isolate(spec["root"])
     worker.pin(spec["threads"])
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -83,21 +84,22 @@ def main(arguments: list[str]) -> int:
     from oracle.errors import USAGE_ERRORS
     from reference_loop import randomness
 
-    timed = spec["timed"]
-    watch = Stopwatch(Path(spec["folder"]), timed["warmup"], timed["block"])
+    watch = None if spec["rank"] else Stopwatch(Path(spec["folder"]), **spec["timed"])
     error: BaseException | None = None
     try:
         randomness.seed(spec["recipe"].get("seed", 0))
         job, trainer = worker.prepare(spec, None)
-        register_optimizer_step_post_hook(watch.step)
+        if watch is not None:
+            register_optimizer_step_post_hook(watch.step)
         trainer.train(job)
     except BaseException as raised:  # how a trainer ends is a result
         error = raised
     status = "completed" if error is None else "usage" if isinstance(error, USAGE_ERRORS) else "raised"
     described = None if error is None else worker.described(error)
-    facts = {"updates": watch.updates, "peak": peak(), "versions": worker.versions()}
-    worker.write_atomically(Path(spec["folder"]) / "outcome.json", {"status": status, "error": described, **facts})
-    watch.answer(ended=status)
+    outcome = {"status": status, "error": described, "peak": peak(), "versions": worker.versions()}
+    worker.write_atomically(Path(spec["folder"]) / worker.outcome_name(spec), outcome)
+    if watch is not None:
+        watch.answer(ended=status)
     return 0 if error is None else 1
 
 

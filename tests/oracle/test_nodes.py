@@ -101,11 +101,10 @@ def test_a_remote_rank_is_alive_while_it_tells_so(tmp_path, monkeypatch):
 def test_a_followers_process_is_ended_with_the_leaders(tmp_path, monkeypatch):
     """A worker that never ends, and a leader that gives the run up."""
     monkeypatch.setattr(nodes, "PAUSE", 0.02)
-    worker = tmp_path / "oracle" / "worker.py"
-    worker.parent.mkdir()
+    worker = tmp_path / "worker.py"
     worker.write_text("import os, sys, time\nprint(os.environ['RANK'], os.getpid(), flush=True)\ntime.sleep(600)\n")
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"folder": str(tmp_path), "root": str(tmp_path), "ranks": 2}))
+    spec.write_text(json.dumps({"folder": str(tmp_path), "script": str(worker), "ranks": 2}))
     launch = nodes.Launch(1, {"RANK": "1"})
     follower = threading.Thread(target=nodes.follow, args=(launch, tmp_path, prepare(()), 1))
     follower.start()

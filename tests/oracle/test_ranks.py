@@ -194,7 +194,7 @@ def test_the_outcome_of_a_command_names_the_rank(tmp_path):
     worker.parent.mkdir()
     worker.write_text("import os, sys, time\nos.environ['RANK'] == '1' and os.kill(os.getpid(), 9)\ntime.sleep(600)\n")
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"folder": str(tmp_path), "root": str(tmp_path), "ranks": 2, "launch": None}))
+    spec.write_text(json.dumps({"folder": str(tmp_path), "script": str(worker), "ranks": 2, "launch": None}))
     code = subprocess.run([sys.executable, ranks.__file__, str(spec)], timeout=60, check=False).returncode
     outcome = json.loads((tmp_path / "outcome.json").read_text())
     assert (code, outcome["status"], outcome["rank"]) == (1, "killed", 1)

@@ -53,6 +53,10 @@ TIMINGS: Mapping[str, tuple[str, Mapping[str, Any], int, int]] = {
     "accumulation": ("medium", {"accumulation": 4}, 8, 4),
     "workers": ("medium", {"workers": 2}, 20, 12),
 }
+RANKS = 2
+"""How many ranks a run on several has."""
+SHARED = {**TIMED, "batch_size": 256}
+"""Enough work for a rank that exchanging gradients does not take most of the time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def experiments(scenario: Scenario) -> dict[str, Experiment]:
         **{
             f"with {name}": _run(f"with {name}", scenario.task, {**plain, **option}) for name, option in OPTIONS.items()
         },
-        "ranks": _run("ranks", scenario.task, {**plain, "parallel": {"ranks": 2}}),
+        "ranks": _run("ranks", scenario.task, {**plain, "parallel": {"ranks": RANKS}}),
         "resume": Experiment(25, lambda session: interruption.interrupted(session, "decoder", RESUMED, ("3", "2"))),
         "profile": Experiment(60, profiling.profiled),
         "settings": Experiment(5, lambda session: settings.passed(session, recipes(scenario))),
@@ -90,6 +94,9 @@ def experiments(scenario: Scenario) -> dict[str, Experiment]:
     folder = fixtures()
     for name, (task, more, warmup, block) in TIMINGS.items():
         found[f"time {name}"] = _timed(f"{folder}/evaluation/{task}.py", {**TIMED, **more}, warmup, block)
+    for name, ranks in (("one rank", 1), ("ranks", RANKS)):
+        spread = {**SHARED, "parallel": {"ranks": ranks}}
+        found[f"speed on {name}"] = _timed(f"{folder}/evaluation/large.py", spread, 4, 2)
     return found
 
 

@@ -109,6 +109,7 @@ def timed(
         "task": task,
         "recipe": recipe,
         "semantics": Semantics.of(from_dict(recipe)).flat(),
+        "ranks": from_dict(recipe).parallel.ranks,
         "digest": session.place.digest,
         "timed": {"warmup": warmup, "block": block},
     }

@@ -39,6 +39,9 @@ UNTOLD: dict[str, set[str]] = {
 }  # fmt: skip
 """Rows that cannot tell, because something else must be mended first."""
 
+BUSY = {"functional.throughput"}
+"""A row that cannot tell where the processors have other work; `test_throughput.py` tests it."""
+
 TIMED: dict[str, set[str]] = {"Slow": {"performance.time"}, "Leaks": {"performance.growth"}}
 
 
@@ -69,7 +72,7 @@ def test_a_planted_trainer_fails_exactly_the_rows_that_are_named(name: str, tmp_
     found = evaluated(tmp_path, planted(name), *TRAINED)
     assert failed(found) == FAILS[name]
     unknown = {row.name for row in found.rows if row.status in ("cannot_tell", "not_run")}
-    assert unknown <= UNTOLD.get(name, set())
+    assert unknown <= UNTOLD.get(name, set()) | BUSY
     assert archive.verify(tmp_path) == []
 
 
