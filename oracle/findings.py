@@ -105,8 +105,9 @@ class Findings:
         """Where the first divergence begins."""
         assert self.candidate.trace is not None
         origin = next((c.origin for c in found.causes if c.at.address == first.address and c.origin), None)
-        silent = self.candidate.unsteady | {difference.address[2:4] for difference in found.latent}
-        return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=silent)
+        apart = {difference.address[3:5] for difference in found.latent}
+        unsteady = self.candidate.unsteady
+        return find_site(self.reference.trace, self.candidate.trace, first, origin=origin, silent=unsteady, apart=apart)
 
     def unexplained(self, gap: Gap) -> Unexplained:
         """A gap with its site, what was ruled out, and what the numbers say."""

@@ -144,6 +144,17 @@ class Cursor:
 
 
 @dataclass(frozen=True)
+class Reseed(Operation):
+    """Each rank seeds its generators with its number added to the seed."""
+
+    seed: int
+
+    def do(self, state: State) -> Iterator[Observation]:
+        randomness.seed(self.seed + state.loader.rank)
+        yield from ()
+
+
+@dataclass(frozen=True)
 class Restore(Operation):
     """Take up a checkpoint: all its parts but the missing ones, and the data from `at` on."""
 

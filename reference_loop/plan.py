@@ -34,6 +34,7 @@ from reference_loop.operations import (
     Operation,
     Reduce,
     Rescale,
+    Reseed,
     Restore,
     Schedule,
     ShareLoss,
@@ -73,6 +74,8 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     several, order = recipe.parallel.ranks > 1, _order(recipe, s)
     shard = s.data.shard if several else ""
     yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, total, s.schedule.formula, _dtype(recipe, s))
+    if several and s.rng.ranks == "offset":
+        yield Reseed(recipe.seed)
     if resume:
         yield Restore(at, missing, order=order, draws=s.rng.loader_draws)
     for window in windows(recipe, s, samples, at):

@@ -374,7 +374,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Rng:
-    """What the data loader draws from the global generator."""
+    """What the global generators start from, and what the data loader draws from them."""
 
     loader_draws: Literal["torch", "none"] = _knob(
         {
@@ -382,6 +382,15 @@ class Rng:
             "none": ("The loader has a generator of its own.", _TORCH_DATA),
         },
         effect="style",
+    )
+    ranks: Literal["shared", "offset"] = _knob(
+        {
+            "shared": ("Every rank starts from the recipe's seed.", _TORCH_DDP),
+            "offset": (
+                "Each rank adds its number to the seed, so that noise such as dropout is another one on each.",
+                "https://huggingface.co/docs/accelerate/package_reference/utilities#accelerate.utils.set_seed",
+            ),
+        }
     )
 
 

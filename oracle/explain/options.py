@@ -31,9 +31,9 @@ Batch = tuple[int, int]
 # The operations that write what is seen at a place, given what entered the window.
 WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
     ("start", "hyperparameter"): (ops.Start,),
-    ("batch", "batch_ids"): (ops.Fetch, ops.Forward, ops.Evaluate),
-    ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate),
-    ("forward", "rng"): (ops.Fetch, ops.Evaluate),
+    ("batch", "batch_ids"): (ops.Reseed, ops.Fetch, ops.Forward, ops.Evaluate),
+    ("batch", "input"): (ops.Reseed, ops.Fetch, ops.Forward, ops.Evaluate),
+    ("forward", "rng"): (ops.Reseed, ops.Fetch, ops.Evaluate),
     ("forward", "mode"): (ops.TrainMode, ops.Evaluate),
     ("forward", "loss"): (ops.Start, ops.Forward, ops.TrainMode, ops.Evaluate, ops.Broadcast),
     ("backward", "objective"): (ops.Start, ops.Forward, ops.Backward, ops.Grow, ops.Rescale),
@@ -57,7 +57,7 @@ WRITERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
 # Where the beginning of the run matters by the type that it has autocast compute in, and by nothing else.
 COMPUTED = {("forward", "loss"), ("backward", "objective"), ("backward", "gradient"), ("consume", "gradient")}
 # What is written from the beginning of the run on, not in one window alone.
-CUMULATIVE = (ops.Start, ops.Schedule)
+CUMULATIVE = (ops.Start, ops.Reseed, ops.Schedule)
 TOLERANCE = 0.02  # of a calculated ratio; half precision rounds a loss by up to 0.4 %
 
 
@@ -200,11 +200,11 @@ class Scene:
 
 # What decides a value together with all that enters its window; any operation decides what is not named here.
 DECIDERS: dict[tuple[str, str], tuple[type[Operation], ...]] = {
-    ("batch", "batch_ids"): (ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
-    ("batch", "input"): (ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
+    ("batch", "batch_ids"): (ops.Reseed, ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
+    ("batch", "input"): (ops.Reseed, ops.Fetch, ops.Forward, ops.Evaluate, ops.TrainMode),
     ("consume", "gradient"): (
         ops.Start, ops.Fetch, ops.Forward, ops.Backward, ops.Clear, ops.Clip, ops.Divide, ops.Unscale, ops.Evaluate,
-        ops.TrainMode, ops.Reduce, ops.ClipShards, ops.Broadcast,
+        ops.TrainMode, ops.Reduce, ops.ClipShards, ops.Broadcast, ops.Reseed,
     ),
     ("consume", "learning_rate"): (ops.Start, ops.Schedule),
     ("schedule", "learning_rate"): (ops.Start, ops.Schedule),

@@ -55,6 +55,7 @@ def find_site(
         if ((moment == "update" and at.moment != "start") or place_rank(moment, kind) < place_rank(at.moment, at.kind))
         and (moment, kind) != (at.moment, at.kind)
         and (moment, kind) not in here
+        and (moment, kind) not in silent
         and reference.has((moment, kind))
         and candidate.has((moment, kind))
     ]

@@ -18,7 +18,7 @@ from reference_loop.semantics import KNOBS
 
 RANKED = frozenset(
     (
-        "clip.moment = local", "data.shard", "evaluate.ranks", "log.ranks", "schedule.cadence = rank",
+        "clip.moment = local", "data.shard", "evaluate.ranks", "log.ranks", "rng.ranks", "schedule.cadence = rank",
         "schedule.horizon = unsharded",
     )
 )  # fmt: skip

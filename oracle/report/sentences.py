@@ -268,6 +268,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "logs a loss divided by the number of micro-batches once too often",
         ),
     },
+    "rng.ranks": {
+        "shared": ("starts every rank from the same seed",),
+        "offset": ("adds each rank's number to its seed",),
+    },
     "log.ranks": {
         "own": ("logs the loss of its own rank",),
         "mean": ("logs the mean loss over the ranks",),

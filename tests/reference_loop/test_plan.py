@@ -39,7 +39,7 @@ def test_every_value_of_every_knob_changes_the_plan(knob, value):
     recipe, samples = RICH, SAMPLES
     if knob == "accumulation.counted":
         base = base.with_("accumulation.tail", "carry")
-    if knob.startswith("reduce.") or knob in ("data.shard", "evaluate.ranks", "log.ranks", *SEVERAL):
+    if knob.startswith("reduce.") or knob in ("data.shard", "evaluate.ranks", "log.ranks", "rng.ranks", *SEVERAL):
         recipe, samples = from_dict({**_plain(RICH), "seed": 1, "parallel": {"ranks": 2}}), 22
         base = Semantics.of(recipe)
     if knob == "reduce.units":
@@ -219,7 +219,8 @@ def test_units_counted_by_chunk_divide_micro_batches_of_one_window_otherwise():
 RANKED = [
     (knob, value, same)
     for knob, same in {
-        "data.shard": "interleave", "evaluate.ranks": "all", "log.ranks": "own", "clip.moment": "off",
+        "data.shard": "interleave", "evaluate.ranks": "all", "log.ranks": "own", "rng.ranks": "shared",
+        "clip.moment": "off",
         "schedule.cadence": "update", "schedule.horizon": "ceil",
         **{name: KNOBS[name].values[0] for name in KNOBS if name.startswith("reduce.")},
     }.items()
