@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test slow sweep zoo lint bench profiles upgrades evaluations clean
+.PHONY: help setup demo test slow sweep zoo lint bench profiles matrix upgrades evaluations clean
 
 help:
 	@echo "make demo    run the main job against a released transformers"
@@ -14,6 +14,7 @@ help:
 	@echo "make sweep   resumes at every cut and kills in every save, which take most of an hour"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make profiles  the profiles of docs/trainers/profiles"
+	@echo "make matrix  every trainer on every task under every recipe: docs/trainers/matrix.md"
 	@echo "make upgrades  what changes between released versions: docs/trainers/upgrades.md"
 	@echo "make evaluations  trainers evaluated for a scenario: docs/evaluations"
 	@echo "make bench   the figures of docs/performance.md"
@@ -55,6 +56,9 @@ bench: $(STAMP)
 
 profiles: $(STAMP)
 	$(BIN)/python -m oracle.profile docs/trainers/profiles
+
+matrix: $(STAMP)
+	$(BIN)/python -m oracle.matrix docs/trainers
 
 upgrades: $(STAMP)
 	$(BIN)/python -m benchmarks.upgrades

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.figure import HEADINGS, Figure
 from oracle.result import write_text
 
-SUBJECTS = ("start", "check", "recording", "traces", "checkpoints")
+SUBJECTS = ("start", "check", "recording", "values", "traces", "checkpoints")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 INTRO = """\
 # Performance

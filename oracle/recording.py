@@ -23,8 +23,7 @@ from oracle import guard
 from oracle.environment import Environment
 from oracle.errors import OracleError, OutputError, near_miss
 from oracle.processes import ROOT
-from oracle.recorder.session import Options
-from reference_loop.moments import MOMENTS
+from oracle.recorder.session import Options, known_kinds
 
 SITE = ROOT / "oracle" / "recorder" / "site"
 SUMMARY = "recording.json"
@@ -156,20 +155,21 @@ def size(text: str | None) -> int | None:
 
 
 def kinds(text: str | None) -> tuple[str, ...] | None:
-    """The kinds of "parameter,gradient".
+    """The kinds of "parameter,consume.gradient".
 
     Raises:
         OracleError: one of them is no kind.
     """
     if text is None:
         return None
-    known = {kind for moment in MOMENTS.values() for kind in moment}
+    known = known_kinds()
     asked = tuple(part.strip() for part in text.split(",") if part.strip())
     if not asked:
         raise OracleError(f"--kinds {text!r}: name kinds, such as parameter,gradient")
     for one in asked:
         if one not in known:
-            raise OracleError(f"--kinds {text}: {one!r} is no kind: {near_miss(one, known)}")
+            alike = [word for word in known if ("." in word) == ("." in one)]
+            raise OracleError(f"--kinds {text}: {one!r} is no kind: {near_miss(one, alike)}")
     return asked
 
 

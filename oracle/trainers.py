@@ -85,11 +85,14 @@ OWN_IMPORTS = ("torch._dynamo",)
 
 LATE_IMPORTS = {
     "fabric": ("lightning.fabric",),
+    "fastai": ("fastai.basics", "fastai.callback.fp16", "fastai.callback.schedule", "fastai.callback.training"),
     "ignite": ("ignite.engine", "ignite.handlers"),
+    "keras": (),  # what it is imported with, its backend among it, is the adapter's to set
     "lightning": ("lightning.pytorch",),
     "mmengine": ("mmengine.runner",),
     "skorch": ("skorch.callbacks",),
     "transformers": ("transformers.trainer",),
+    "trl": ("trl.trainer.sft_trainer",),
 }
 """What an adapter imports only when it trains, where that is more than its package, or has another name."""
 

@@ -184,6 +184,7 @@ ENTRIES = (
     "oracle/evaluate/checks/*.py",
     "oracle/evaluate/stopwatch.py",
     "oracle/forkserver.py",
+    "oracle/matrix/__main__.py",
     "oracle/pytest_plugin.py",
     "oracle/profile/__main__.py",
     "oracle/recorder/site/*.py",

@@ -38,8 +38,11 @@ def cli() -> None:
     """Find the first wrong step of a wrapped trainer, and say why."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code. Errors are one message on the standard error."""
+def main(arguments: Sequence[str] | None = None, command: click.Command = cli, name: str = "oracle") -> int:
+    """Run one command line; returns the exit code. Errors are one message on the standard error.
+
+    command, name: what the line is of, where it is not one of `oracle`'s.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     ours = given[: given.index("--")] if "--" in given else given
     debug = "--debug" in ours
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
             sys.stdout = Output(sys.stdout) if sys.stdout else None  # type: ignore[assignment]
         rest = [word for word in ours if word != "--debug"] + given[len(ours) :]
-        return cli.main(rest, prog_name="oracle", standalone_mode=False, obj=given) or 0
+        return command.main(rest, prog_name=name, standalone_mode=False, obj=given) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code

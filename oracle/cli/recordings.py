@@ -93,7 +93,7 @@ def upgrade(
 @click.option("--level", default="digest", type=click.Choice(["digest", "full"]), help="Keep tensors in full, too.")
 @click.option("--at", metavar="A:B", help="Updates A to B alone.")
 @click.option("--every", default=1, type=click.IntRange(min=1), metavar="N", help="Each N-th update alone.")
-@click.option("--kinds", metavar="K,K", help="These kinds alone: parameter,gradient.")
+@click.option("--kinds", metavar="K,K", help="These kinds alone: parameter,consume.gradient.")
 @click.option("--limit", metavar="SIZE", help="Stop recording before a process's trace is larger: 2GB.")
 @click.option("--with", "requirements", multiple=True, metavar="REQ", help="Run it with this: transformers==4.54.0.")
 @click.option("--python", metavar="PATH", help="Look for its programs beside this interpreter first.")

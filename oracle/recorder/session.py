@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from diffs.digest import available, digest_tensor
 from oracle.recorder.probes import Recorder
 from oracle.recorder.trace import TraceError, TraceWriter
+from oracle.recorder.values import readable
 from oracle.worker import flags, versions
 from reference_loop.moments import MOMENTS, Address
 
@@ -38,7 +39,7 @@ class Options:
     folder: where; made when the first value is recorded.
     level: `digest`, or `full` for tensors in full as well.
     first, last: updates to keep, both included; None for no bound. every: of them each n-th.
-    kinds: kinds to keep, such as "parameter"; None for all.
+    kinds: kinds to keep, such as "parameter", or those of one moment, such as "consume.gradient"; None for all.
     limit_bytes: recording stops, and says so, before a process's trace is larger than this; None for no limit.
     digest: of `diffs.digest.available()`; None for the first.
     command: what was started, for the manifest.
@@ -55,7 +56,7 @@ class Options:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = {kind for moment in MOMENTS.values() for kind in moment}
+        known = known_kinds()
         wrong = [kind for kind in self.kinds or () if kind not in known]
         if self.level not in ("digest", "full"):
             raise ValueError(f"level {self.level!r}: use digest or full")
@@ -73,11 +74,17 @@ class Options:
 
     def wants(self, address: Address) -> bool:
         """Whether a value is kept; the beginning and the end always are."""
+        asked = self.kinds is None or address.kind in self.kinds or f"{address.moment}.{address.kind}" in self.kinds
         if address.moment in ALWAYS:
-            return self.kinds is None or address.kind in self.kinds or address.moment == "end"
+            return asked or address.moment == "end"
         update = address.update
         within = (self.first is None or update >= self.first) and (self.last is None or update <= self.last)
-        return within and update % self.every == 0 and (self.kinds is None or address.kind in self.kinds)
+        return within and update % self.every == 0 and asked
+
+
+def known_kinds() -> set[str]:
+    """What `Options.kinds` may hold: every kind, by itself and with each of its moments."""
+    return {word for moment, kinds in MOMENTS.items() for kind in kinds for word in (kind, f"{moment}.{kind}")}
 
 
 @dataclass
@@ -340,7 +347,7 @@ def watch_the_end(session: Session) -> None:
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    return digest_tensor(tensor.detach(), available()[0])
+    return digest_tensor(readable(tensor), available()[0])
 
 
 def _autocast() -> str | None:

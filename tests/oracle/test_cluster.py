@@ -130,6 +130,20 @@ def test_the_zoo_comes_to_the_same_on_ray(with_ray, root, tmp_path) -> None:
 
 
 @pytest.mark.trainers
+def test_trainers_are_evaluated_alike_on_ray(with_ray, root, tmp_path) -> None:
+    words = ["--trainer", "accelerate", "--trainer", f"{root}/fixtures/trainers/loop.py:Loop", "--scenario", "research"]
+    found = []
+    for where in ("ray", "local"):
+        command = [sys.executable, "-m", "oracle", "evaluate", *words, "--dimensions", "functional", "--budget", "0.4"]
+        command += ["-o", where, "--cluster", where, "--json", f"{where}.json"]
+        done = subprocess.run(command, env=with_ray, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 3, done.stdout + done.stderr  # the budget leaves out what decides
+        assert (tmp_path / where / "accelerate" / "archive.json").exists()
+        found.append([(one["trainer"], one["rows"]) for one in json.loads((tmp_path / f"{where}.json").read_text())])
+    assert found[0] == found[1] and all(rows for _, rows in found[0])
+
+
+@pytest.mark.trainers
 def test_what_is_timed_has_a_node_to_itself(with_ray, tmp_path) -> None:
     code = "print(sorted(cluster.spread(pieces.timed, range(4), where='ray', workers=2, whole_nodes={})))"
     alone, together = (run(code.format(whole), with_ray, tmp_path) for whole in (True, False))

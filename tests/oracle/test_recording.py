@@ -246,6 +246,10 @@ def test_bounds_on_what_is_kept(script: str, tmp_path: Path) -> None:
         rows = [row.address for row in trace.rows()]
         assert {a.update for a in rows if a.moment not in ("start", "end")} == {2, 3}
         assert {a.kind for a in rows if a.moment != "end"} == {"parameter", "gradient"}
+    recorded(tmp_path / "taken", script, str(tmp_path / "s.pt"), last=1, kinds=("consume.gradient", "objective"))
+    with open_trace(tmp_path / "taken") as trace:
+        rows = [row.address for row in trace.rows() if row.address.moment != "end"]
+        assert {(a.moment, a.kind) for a in rows} == {("consume", "gradient"), ("backward", "objective")}
     recorded(tmp_path / "each", script, str(tmp_path / "s.pt"), every=3)
     with open_trace(tmp_path / "each") as trace:
         assert {row.address.update for row in trace.rows_at(("update", "parameter"))} == {0, 3}
@@ -319,6 +323,9 @@ def test_words_that_are_none() -> None:
     assert recording.size("1.5GB") == 1_500_000_000 and recording.size("10") == 10 and recording.size(None) is None
     with pytest.raises(OracleError, match="gradient"):
         recording.kinds("gradiant")
+    with pytest.raises(OracleError, match=r"did you mean 'consume\.gradient'"):
+        recording.kinds("consum.gradient")
+    assert recording.kinds("loss, update.parameter") == ("loss", "update.parameter")
 
 
 def train(steps: int, lr: float = 0.1) -> None:

@@ -51,6 +51,7 @@ CASES = {
     "unstepped": Case("unstepped"),
     "accelerated": Case("accelerated"),
     "torchrun": Case("ranks", before=TORCHRUN),
+    "torchrun, sharded": Case("sharded", before=TORCHRUN),
     "transformers 4.54.0": Case("with_transformers", requirements=("transformers==4.54.0",)),
     "transformers 5": Case("with_transformers", requirements=("transformers==5.24.0",)),
 }
