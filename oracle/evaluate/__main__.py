@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from oracle import trainers
 from oracle.evaluate import archive, frame, scenario
 from oracle.evaluate.session import baseline
 from oracle.releases import newest
@@ -17,8 +18,9 @@ from oracle.report import evaluations
 from oracle.result import write_text
 
 RECORDS = Path("build/evaluations")
-TRAINERS: dict[str, tuple[str, tuple[str, ...]]] = {
+EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
     "loop": (f"{baseline()}:Loop", ()),
+    "house": (f"{baseline().parent / 'house.py'}:House", ()),
     **{name: (name, newest(name)) for name in ("accelerate", "transformers", "lightning")},
 }
 """Of whom evaluations are: trainer and requirements."""
@@ -28,7 +30,7 @@ INTRO = """\
 
 What `oracle evaluate --scenario research` found, written by `make evaluations`: a page for each trainer, and an archive
 that `oracle archive verify` checks and `oracle diff` compares with another. [method](../method.md) says what each row
-proves. `loop` is the reference loop itself.
+proves. `loop` is the reference loop itself, `house` a trainer as a team writes one for itself.
 
 """
 
@@ -36,11 +38,11 @@ proves. `loop` is the reference loop itself.
 def main(arguments: Sequence[str]) -> int:
     """Evaluate the trainers that are named after the folder, all of them without one, and write their pages."""
     folder, names = Path(arguments[0]), tuple(arguments[1:])
-    for name, (trainer, requirements) in TRAINERS.items():
+    for name, (trainer, requirements) in EVALUATED.items():
         if names and name not in names:
             continue
         print(f"evaluating: {name}", flush=True)
-        shown = f"fixtures/trainers/{baseline().name}:Loop" if name == "loop" else trainer
+        shown = f"fixtures/trainers/{Path(trainer).name}" if trainers.is_file(trainer) else trainer
         options = "".join(f" --with {requirement}" for requirement in requirements)
         asked = frame.Asked(
             trainer=trainer,
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def index(folder: Path) -> str:
     """The page that stands before the evaluations: their rows side by side."""
-    files = [folder / f"{name}.zip" for name in TRAINERS if (folder / f"{name}.zip").is_file()]
+    files = [folder / f"{name}.zip" for name in EVALUATED if (folder / f"{name}.zip").is_file()]
     links = "".join(f"- [{file.stem}]({file.stem}.md)\n" for file in files)
     return f"{INTRO}{links}\n{evaluations.side_by_side([archive.read(file) for file in files])}"
 

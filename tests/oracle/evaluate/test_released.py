@@ -9,6 +9,7 @@ import pytest
 from oracle.evaluate import archive, frame, scenario
 from oracle.evaluate.schema import Evaluation, Setting
 from oracle.report import evaluations
+from oracle.tasks import fixtures
 
 
 def evaluated(folder: Path, trainer: str, *requirements: str) -> Evaluation:
@@ -63,3 +64,14 @@ def test_lightnings_unit_of_the_schedule_and_its_float16(tmp_path: Path) -> None
     units = found.row("semantic.units")
     assert units is not None and units.details["schedule"] == "epoch"
     assert precisions(found)["float16"] == "bfloat16"
+
+
+@pytest.mark.sweep
+def test_the_habits_of_a_house_come_out(tmp_path: Path) -> None:
+    found = evaluated(tmp_path, f"{fixtures()}/trainers/house.py:House")
+    settings = acting(found)
+    assert (settings["hyperparameter.max_norm"].asked, settings["hyperparameter.max_norm"].acts) == ("none", "1")
+    assert settings["accumulation.tail_divisor"].acts == "configured"
+    resumed = found.row("functional.resume")
+    assert resumed is not None and resumed.status == "fail" and "cursor,rng" in resumed.says
+    assert precisions(found) == {"bfloat16": "bfloat16", "float16": "float16"}
