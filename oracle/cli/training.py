@@ -206,6 +206,8 @@ def resume(
 
     folder = Path(keep) if keep else None
     launch = launched(recipe.parallel.ranks, folder)
+    if launch is not None and (warm or kills):
+        raise click.UsageError("--warm and --kill-sweep fork all ranks on one machine: leave them out under a launcher")
     request = Request(
         task=task,
         trainer=trainer,

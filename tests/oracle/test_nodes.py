@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from oracle import nodes, ranks
+from oracle.cli import main
 from oracle.environment import prepare
 from oracle.errors import OracleError
+from oracle.tasks import fixtures
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 TRAINER = """
@@ -152,6 +154,14 @@ def torchrun(folder, root, *command):
             environment = {name: value for name, value in os.environ.items() if name not in nodes.VARIABLES}
             started.append(subprocess.Popen(run, cwd=root, stdout=log, stderr=log, env=environment))
     return [process.wait(300) for process in reversed(started)]
+
+
+def test_what_forks_all_ranks_here_is_refused_under_a_launcher(launched, tmp_path, capsys):
+    launched(RANK="0", WORLD_SIZE="2", MASTER_ADDR="a")
+    command = ["resume", "regression", "--trainer", f"{fixtures()}/trainers/loop.py:Loop", "--cut", "2", *RECIPE]
+    assert main([*command, "--keep", str(tmp_path / "kept"), "--warm"]) == 2
+    assert "leave them out under a launcher" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.slow
