@@ -42,15 +42,23 @@ class Worker:
         self._server: Server | None = None
         self._of: Any = None
 
-    def server(self, imports: Sequence[str] = (), *, python: str = sys.executable, layer: Path | None = None) -> Server:
+    def server(
+        self,
+        imports: Sequence[str] = (),
+        *,
+        task: str | None = None,
+        python: str = sys.executable,
+        layer: Path | None = None,
+    ) -> Server:
         """A warm server for an environment: the one at hand, or a new one in its place.
 
-        imports, python, layer: as `Server` takes them.
+        imports, task, python, layer: as `Server` takes them.
         """
-        asked = (tuple(imports), python, layer)
+        asked = (tuple(imports), task, python, layer)
         if self._server is None or self._of != asked or not self._server.alive:
             self._drop()
-            self._server, self._of = Server(self._folder, imports=imports, python=python, layer=layer), asked
+            self._server = Server(self._folder, imports=imports, task=task, python=python, layer=layer)
+            self._of = asked
         return self._server
 
     def close(self) -> None:

@@ -103,7 +103,7 @@ def answer(
             answers[one] = found
         else:
             waiting.append(one)
-    waiting.sort(key=lambda one: (one.trainer, one.all_requirements))  # those of one environment share a server
+    waiting.sort(key=lambda one: (one.trainer, one.all_requirements, one.task in cell.NEEDS))  # who shares a server
     click.echo(f"{len(cells)} cells, {len(waiting)} to be run")
     for count, (number, new) in enumerate(cluster.spread(cell.run, waiting, where=where, workers=processes), start=1):
         one = waiting[number]

@@ -23,6 +23,7 @@ from oracle.recipes import load_recipe
 from oracle.releases import newest
 from oracle.report import phrases
 from oracle.result import Result, encode, write_text
+from oracle.tasks import find_task
 
 LIMIT = 120.0  # seconds that each of the candidate's runs may take
 NEEDS: dict[str, tuple[str, ...]] = {"llama": newest("transformers")}
@@ -162,7 +163,9 @@ def run(worker: Worker, cell: Cell) -> Answer:
         return Answer(key="", state="absent", reason=_line(error))
     known = key(cell, place)
     try:
-        server = worker.server(trainers.imports(cell.trainer), python=place.python, layer=place.layer)
+        needy = str(find_task(cell.task)) if cell.task in NEEDS else None  # what it imports is imported once
+        imports = trainers.imports(cell.trainer)
+        server = worker.server(imports, task=needy, python=place.python, layer=place.layer)
         found = answered(check(cell.request, server=server))
     except CandidateUsage as error:
         found = Answer(key="", state="refused", reason=_line(error))
