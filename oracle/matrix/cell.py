@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import time
@@ -135,6 +136,7 @@ def key(cell: Cell, place: environment.Environment) -> str:
     return digest([source.digest(), versions, dict(place.holds), environment.inspect(place.python).version, asked])
 
 
+@functools.cache
 def _package(trainer: str) -> str:
     return next(one.package for one in trainers.list_trainers() if one.name == trainer)
 
