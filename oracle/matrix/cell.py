@@ -207,14 +207,18 @@ def _state(result: Result, doubted: bool, open_places: bool) -> State:
 
 def _doubt(result: Result) -> str:
     """Why causes are only suggested, a clause each."""
+    left = "an unexplained difference stands beside it" if result.unexplained else "what it leaves is not bit-identical"
     clauses = []
     for cause in result.causes:
-        if cause.status != "confirmed":
-            others = ", ".join(cause.indistinguishable)
-            because = (
-                f"{others} would fit as well" if others else next(iter(cause.evidence), "its replay proves too little")
-            )
-            clauses.append(f"{cause.knob} = {phrases.value(cause.candidate)}: {because}")
+        if cause.status == "confirmed":
+            continue
+        if cause.indistinguishable:
+            because = f"{', '.join(cause.indistinguishable)} would fit as well"
+        elif cause.identical_through_update is None:  # its replay proves nothing
+            because = left
+        else:
+            because = next(iter(cause.evidence), "the evidence is thin")
+        clauses.append(f"{cause.knob} = {phrases.value(cause.candidate)}: {because}")
     return "; ".join(clauses)
 
 
@@ -226,7 +230,7 @@ def _rounds(result: Result) -> str:
     last = result.compared.updates - 1
     through = [one.identical_through_update for one in result.causes if one.identical_through_update is not None]
     if result.verdict in ("rounding", "diverged") and not result.unexplained and through and min(through) < last:
-        return f"after update {min(through)}"
+        return f"from update {min(through) + 1} on"
     return ""
 
 

@@ -20,7 +20,7 @@ trained in float32 unless the recipe says otherwise, twice, and held against the
 | match | bit-identical to the textbook's loop, from the first update to the last |
 | rounding | the same in another order: a style that a replay proves, or within the measured [floor](../noise.md) |
 | explained | bit-identical to the reference loop with these decisions, each proven by a replay |
-| suggested | bit-identical with these decisions, of which one at least is not proven to be the only one that fits |
+| suggested | these decisions fit, and one at least is not proven: another fits as well, or rounding stands beside it |
 | unexplained | a difference at this place has no cause among the [knobs](../knobs.md) |
 | refused | the trainer has no such thing; the reason is below |
 | failed | it did not train to its end, or nothing could be compared |

@@ -48,7 +48,7 @@ GAP = Unexplained(site=Site(update=2, micro=0, moment="backward", kind="gradient
         (result("diverged", TAIL, first_divergence=FIRST), {"state": "explained", "causes": DROP}),
         (
             result("diverged", replace(TAIL, identical_through_update=2), first_divergence=FIRST),
-            {"state": "explained", "causes": DROP, "rounds": "after update 2"},
+            {"state": "explained", "causes": DROP, "rounds": "from update 3 on"},
         ),
         (
             result("diverged", replace(TAIL, status="suggested", indistinguishable=("accumulation.tail = leak",))),
@@ -56,6 +56,14 @@ GAP = Unexplained(site=Site(update=2, micro=0, moment="backward", kind="gradient
                 "state": "suggested",
                 "doubts": DROP,
                 "reason": "accumulation.tail = drop: accumulation.tail = leak would fit as well",
+            },
+        ),
+        (
+            result("diverged", replace(TAIL, status="suggested", identical_through_update=None)),
+            {
+                "state": "suggested",
+                "doubts": DROP,
+                "reason": "accumulation.tail = drop: what it leaves is not bit-identical",
             },
         ),
         (

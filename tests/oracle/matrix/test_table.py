@@ -22,8 +22,8 @@ def test_a_cell_in_words() -> None:
             "rounding: `optimizer.kernel = fused`",
         ),
         (
-            Answer(key="", state="explained", causes=("a = b", "c = d"), rounds="after update 2"),
-            "explained: `a = b`, `c = d`, floor after update 2",
+            Answer(key="", state="explained", causes=("a = b", "c = d"), rounds="from update 3 on"),
+            "explained: `a = b`, `c = d`, floor from update 3 on",
         ),
         (Answer(key="", state="suggested", causes=("a = b",), doubts=("c = d",)), "suggested: `a = b`, `c = d`?"),
         (
