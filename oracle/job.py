@@ -21,6 +21,7 @@ from reference_loop.plan import planned_updates, updates_per_epoch
 from reference_loop.recipe import Recipe, ScalerOptions
 from reference_loop.schedules import factor
 from reference_loop.semantics import Semantics
+from reference_loop.shards import DealtStream
 from reference_loop.state import check_loss, check_model
 from reference_loop.task import Task, TaskError, count_units
 
@@ -146,8 +147,8 @@ class Job:
     def loader(self, *, shard: bool = True) -> DataLoader:
         """A plain DataLoader over the training data, the same at every call; each iteration over it is one epoch.
 
-        shard: of several ranks, this one's samples, by a DistributedSampler that is told each epoch; False for all of
-            them, as one rank has them, for a trainer that deals them itself.
+        shard: of several ranks, this one's samples, by a DistributedSampler that is told each epoch, or every n-th of a
+            stream; False for all of them, as one rank has them, for a trainer that deals them itself.
         """
         return self._sharded if shard and self.ranks > 1 else self._loader
 
@@ -158,18 +159,12 @@ class Job:
     @cached_property
     def _loader(self) -> DataLoader:
         data, recipe = self.train_data(), self.recipe
-        streamed = isinstance(data, IterableDataset)
-        if streamed and recipe.shuffle:
-            raise TaskError(
-                f"task {self.task.name!r}: its training data can only be iterated, and the recipe asks to shuffle: "
-                "return a data set with __getitem__ and __len__, or set shuffle = false"
-            )
-        if streamed:
-            refuse_shared_stream(recipe.workers)
+        if isinstance(data, IterableDataset):
+            return self._streaming(data)
         return DataLoader(
             data,
             batch_size=recipe.batch_size,
-            shuffle=None if streamed else recipe.shuffle,
+            shuffle=recipe.shuffle,
             drop_last=recipe.drop_last,
             num_workers=recipe.workers,
         )
@@ -178,10 +173,7 @@ class Job:
     def _sharded(self) -> DataLoader:
         data, recipe = self.train_data(), self.recipe
         if isinstance(data, IterableDataset):
-            raise TaskError(
-                f"task {self.task.name!r}: its training data can only be iterated, and so cannot be dealt to "
-                f"{self.ranks} ranks: return a data set with __getitem__ and __len__"
-            )
+            return self._streaming(DealtStream(data, recipe, "interleave", recipe.drop_last, self.rank))
         sampler = EpochSampler(
             data, self.ranks, self.rank, shuffle=recipe.shuffle, seed=recipe.seed, drop_last=recipe.drop_last
         )
@@ -191,6 +183,18 @@ class Job:
             sampler=sampler,
             drop_last=recipe.drop_last,
             num_workers=recipe.workers,
+        )
+
+    def _streaming(self, data: IterableDataset) -> DataLoader:
+        recipe = self.recipe
+        if recipe.shuffle:
+            raise TaskError(
+                f"task {self.task.name!r}: its training data can only be iterated, and the recipe asks to shuffle: "
+                "return a data set with __getitem__ and __len__, or set shuffle = false"
+            )
+        refuse_shared_stream(recipe.workers)
+        return DataLoader(
+            data, batch_size=recipe.batch_size, drop_last=recipe.drop_last, num_workers=recipe.workers
         )
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:

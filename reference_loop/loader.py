@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from reference_loop.recipe import Recipe
-from reference_loop.shards import dealt
+from reference_loop.shards import DealtStream, dealt
 from reference_loop.task import TaskError
 
 
@@ -83,13 +83,11 @@ class Loader:
         workers = self.recipe.workers
         if isinstance(self.data, IterableDataset) or not hasattr(self.data, "__getitem__"):
             refuse_shared_stream(workers)
+            data = self.data
             if shard not in ("", "replicate"):
-                raise TaskError(
-                    f"train_data can only be iterated, and so cannot be dealt to {self.recipe.parallel.ranks} ranks: "
-                    "return a data set with __getitem__ and __len__"
-                )
+                data = DealtStream(data, self.recipe, shard, self.drop_last, self.rank)
             stream = DataLoader(
-                self.data, self.recipe.batch_size, drop_last=self.drop_last, num_workers=workers, generator=generator
+                data, self.recipe.batch_size, drop_last=self.drop_last, num_workers=workers, generator=generator
             )
             self._batches = itertools.islice(stream, skip, None)
             return

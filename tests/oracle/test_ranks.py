@@ -16,6 +16,7 @@ from oracle import ranks
 from oracle.check import Request, check
 from oracle.recipes import load_recipe
 from oracle.replays import Server
+from reference_loop.recipe import from_dict
 
 HANGS = "import time; time.sleep(600)"
 RAISES = "say('raised', 'RuntimeError'); sys.exit(1)"
@@ -198,3 +199,68 @@ def test_the_outcome_of_a_command_names_the_rank(tmp_path):
     code = subprocess.run([sys.executable, ranks.__file__, str(spec)], timeout=60, check=False).returncode
     outcome = json.loads((tmp_path / "outcome.json").read_text())
     assert (code, outcome["status"], outcome["rank"]) == (1, "killed", 1)
+
+
+# Data that can only be iterated
+
+STREAM = """
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from reference_loop.task import Task
+
+
+def model():
+    return nn.Linear(3, 1)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        x = torch.randn(11, 3, generator=torch.Generator().manual_seed(1))
+        for index, row in enumerate(x):
+            yield {"id": torch.tensor(index), "x": row, "y": row.sum().reshape(1)}
+
+
+def loss(model, batch, reduction):
+    return nn.functional.mse_loss(model(batch["x"]), batch["y"], reduction=reduction)
+
+
+task = Task(name="stream", model=model, train_data=Stream, loss=loss)
+"""
+READS = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+class Trainer:
+    shard = True
+    def train(self, job):
+        dist.init_process_group("gloo")
+        model = job.model()
+        replica, optimizer = DistributedDataParallel(model), job.optimizer(model)
+        for epoch in range(job.recipe.epochs):
+            for batch in job.loader(shard=self.shard):
+                job.loss(replica, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+class ReadsAll(Trainer):
+    shard = False
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "causes"), [("Trainer", []), ("ReadsAll", [("data.shard", "replicate", "confirmed")])]
+)
+def test_a_stream_is_dealt_to_ranks_as_it_is_read(tmp_path, trainer, causes):
+    """11 samples, so that one of two ranks is a sample short."""
+    task, file = tmp_path / "stream.py", tmp_path / "trainer.py"
+    task.write_text(STREAM)
+    file.write_text(READS)
+    asked = {"epochs": 2, "batch_size": 2, "optimizer": {"name": "sgd", "lr": 0.1}}
+    recipe = from_dict({**asked, "parallel": {"ranks": 2}})
+    server = Server(tmp_path / "server")
+    try:
+        result = check(Request(task=str(task), trainer=f"{file}:{trainer}", recipe=recipe, timeout=60), server=server)
+    finally:
+        server.close()
+    assert result.verdict == ("diverged" if causes else "match")
+    assert [(cause.knob, cause.candidate, cause.status) for cause in result.causes] == causes

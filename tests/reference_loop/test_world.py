@@ -24,8 +24,9 @@ from reference_loop.plan import plan, planned_updates
 from reference_loop.recipe import from_dict
 from reference_loop.schedules import factor
 from reference_loop.semantics import Semantics
-from reference_loop.shards import dealt, share
+from reference_loop.shards import DealtStream, dealt, share
 from reference_loop.state import State
+from reference_loop.task import TaskError
 from reference_loop.world import OnRank, World, interleaved
 
 RANKS = 2
@@ -221,6 +222,25 @@ def accelerate_loading():
 
 
 @settings(deadline=None)
+@given(
+    number=COUNTS,
+    ranks=SEVERAL,
+    batch=st.integers(1, 4),
+    drop_last=st.booleans(),
+    shard=st.sampled_from(["interleave", "batches"]),
+)
+def test_a_stream_is_dealt_as_its_list_would_be(number, ranks, batch, drop_last, shard):
+    recipe = from_dict({"parallel": {"ranks": ranks}, "batch_size": batch})
+    for rank in range(ranks):
+        stream = DealtStream(range(number), recipe, shard, drop_last, rank)
+        assert list(stream) == dealt(range(number), recipe, shard, drop_last, rank)
+
+
+def test_stretches_of_a_stream_are_refused():
+    with pytest.raises(TaskError, match="cannot be dealt to ranks in stretches: return a data set"):
+        DealtStream([], from_dict({"parallel": {"ranks": 2}}), "contiguous", False, 0)
+
+
 @given(number=COUNTS, ranks=SEVERAL, batch=st.integers(1, 4), drop_last=st.booleans())
 def test_batches_are_dealt_as_accelerate_deals_them(accelerate_loading, number, ranks, batch, drop_last):
     recipe = from_dict({"parallel": {"ranks": ranks}, "batch_size": batch})
