@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import torch
 from torch import Tensor
@@ -27,6 +28,23 @@ def clip_norm(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
     norms = [torch.linalg.vector_norm(gradient) for gradient in _in_torch_order(gradients)]
     total = torch.linalg.vector_norm(torch.stack(norms))
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return total
+
+
+@torch.no_grad()
+def clip_norm_exactly(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+    """`clip_norm` with a factor of max_norm / norm, and no 1e-6 beside the norm; returns the norm before.
+
+    Bit-identical to `clip_by_global_norm` of keras/src/optimizers/base_optimizer.py of 3.15.1, on torch.
+    """
+    if not gradients:
+        return torch.tensor(0.0)
+    total = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+    if max_norm == inf:
+        return total
+    factor = max_norm * torch.minimum(1.0 / total, torch.ones_like(total) * (1.0 / max_norm)) + (total - total)
     for gradient in gradients:
         gradient.mul_(factor)
     return total

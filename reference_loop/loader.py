@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,8 @@ class Loader:
         shard: how it is dealt to ranks; "" for one rank.
         """
         generator = torch.Generator() if draws == "none" else None
+        if draws == "twice" and epoch > 0:
+            torch.empty((), dtype=torch.int64).random_()
         workers = self.recipe.workers
         if isinstance(self.data, IterableDataset) or not hasattr(self.data, "__getitem__"):
             refuse_shared_stream(workers)
@@ -105,9 +108,20 @@ class Loader:
             seed = self.recipe.seed if order == "seeded_epoch" else 0
             generator = torch.Generator().manual_seed(seed + epoch)
             return torch.randperm(count, generator=generator).tolist()
+        if order == "python":
+            dice = _next(random.Random(self.recipe.seed))  # the loader's, and then one for each of its epochs
+            drawn: list[int] = []
+            for _ in range(epoch + 1):
+                dice = _next(dice)
+                drawn = dice.sample(range(count), count)
+            return drawn
         drawn = list(range(count)) if order == "sequential" else list(RandomSampler(self.data))
         self.first_order = self.first_order or drawn
         return drawn
+
+
+def _next(dice: random.Random) -> random.Random:
+    return random.Random(dice.randint(0, 2**32 - 1))
 
 
 class _Indices:

@@ -18,6 +18,7 @@ import torch
 from reference_loop import checkpoint, clip, optimizers, randomness
 from reference_loop.moments import Address
 from reference_loop.recipe import Clip as ClipTable
+from reference_loop.schedules import Course
 from reference_loop.task import TaskError, count_samples, count_units
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Divisor:
     micros: the number of micro-batches to divide by.
     batches: (epoch, index) of the window's micro-batches, whose units are counted.
     ranks: over how many ranks units are counted; the ranks' mean is undone by their number, unless `averaged`.
+    weighed: whether the loss is the micro-batch's mean, multiplied by its units.
     """
 
     normalise: str
@@ -52,6 +54,7 @@ class Divisor:
     divide: str
     ranks: int = 1
     averaged: bool = False
+    weighed: bool = False
 
     @property
     def by_units(self) -> bool:
@@ -61,7 +64,7 @@ class Divisor:
     @property
     def reduction(self) -> str:
         """The reduction that the task's loss is asked for."""
-        return "sum" if self.by_units else "mean"
+        return "sum" if self.by_units and not self.weighed else "mean"
 
     @property
     def after_backward(self) -> bool:
@@ -106,17 +109,22 @@ def unit_counts(state: State, batch: dict[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Start(Operation):
-    """Everything is built: parameters, optimizer settings, first learning rate."""
+    """Everything is built: parameters, optimizer settings, first learning rate.
+
+    total, formula, parts, epoch: of the schedule's course.
+    """
 
     decay_set: str
     clip: ClipTable | None
     clip_kind: str
-    total: int
+    total: float
     formula: str
     dtype: str
+    parts: int = 1
+    epoch: int = 0
 
     def do(self, state: State) -> Iterator[Observation]:
-        state.begin(self.decay_set, self.total, self.formula, self.dtype)
+        state.begin(self.decay_set, Course(self.total, self.formula, self.parts, self.epoch), self.dtype)
         for name, parameter in state.parameters.items():
             yield Address(-1, -1, "start", "parameter", name), parameter.detach()
         for name, buffer in state.buffers.items():
@@ -207,7 +215,10 @@ class Fetch(Operation):
 
 @dataclass(frozen=True)
 class Forward(Operation):
-    """Compute the task's loss on a batch."""
+    """Compute the task's loss on a batch.
+
+    weighed: the units by which a mean is multiplied on its way; "" where it is not.
+    """
 
     update: int
     micro: int
@@ -215,6 +226,7 @@ class Forward(Operation):
     index: int
     reduction: str
     loss_cast: str
+    weighed: str = ""
 
     def do(self, state: State) -> Iterator[Observation]:
         at = (self.update, self.micro)
@@ -236,8 +248,17 @@ class Forward(Operation):
         loss, inputs = state.compute_loss(batch, self.reduction, self.loss_cast)
         for name, value in inputs.items():
             yield Address(*at, "batch", "input", name), value
-        state.loss = loss
-        state.losses.append((loss.detach(), state.units[self.epoch, self.index]["task"], self.reduction))
+        units = state.units[self.epoch, self.index]
+        if self.weighed:
+            weight = _units(self.weighed, state, units)
+            state.loss = loss * weight
+            state.losses.append((state.loss.detach(), weight, "sum"))
+        else:
+            state.loss = loss
+            state.losses.append((loss.detach(), units["task"], self.reduction))
+        if state.recipe.log:
+            share = units["task"] if self.reduction == "sum" else 1
+            state.course.append((self.epoch, float(loss.detach()) / share, units["samples"]))
         yield Address(*at, "forward", "loss", ""), loss.detach()
 
 
@@ -315,10 +336,14 @@ class Clip(Operation):
 
     table: ClipTable
     kind: str
+    formula: str = "guarded"
 
     def do(self, state: State) -> Iterator[Observation]:
         gradients = list(state.gradients().values())
-        (clip.clip_norm if self.kind == "norm" else clip.clip_value)(gradients, self.table.threshold)
+        if self.kind == "norm":
+            (clip.clip_norm if self.formula == "guarded" else clip.clip_norm_exactly)(gradients, self.table.threshold)
+        else:
+            clip.clip_value(gradients, self.table.threshold)
         yield from ()
 
 
@@ -329,6 +354,8 @@ class Update(Operation):
     update: int
     decay: str
     kernel: str
+    epsilon: str = "after_correction"
+    velocity: str = "gradient"
 
     def do(self, state: State) -> Iterator[Observation]:
         u = self.update
@@ -351,6 +378,8 @@ class Update(Operation):
             yield Address(u, -1, "update", "buffer", name), buffer
         for name in state.optimized:
             for key, value in state.optimizer_state[name].items():
+                if key == optimizers.HIDDEN:
+                    continue
                 yield Address(u, -1, "update", "optimizer_state", f"{name}.{key}"), value
         for name, value in state.ema.items():
             yield Address(u, -1, "update", "ema", name), value
@@ -369,7 +398,9 @@ class Update(Operation):
                         state.optimizer_state[name],
                         lr=state.lr[name],
                         decoupled=self.decay == "decoupled",
-                        fused=self.kernel == "fused",
+                        kernel=self.kernel,
+                        epsilon=self.epsilon,
+                        velocity=self.velocity,
                         **state.hyper[name],
                     )
         state.average()
@@ -476,6 +507,8 @@ class Log(Operation):
         yield Address(self.update, -1, "log", "metric", "loss"), shown
 
     def _value(self, state: State) -> float:
+        if self.loss in COURSES:
+            return COURSES[self.loss](state.course)
         ranks = state.shared_losses or [state.losses]
         if self.loss in ("window_mean", "divided") and state.losses[-1][2] == "sum":
             ranks = [[loss for rank in ranks for loss in rank]]
@@ -493,6 +526,26 @@ class Log(Operation):
         held = self.accumulation if self.loss == "configured_mean" else len(values)
         mean = sum(values) / (sum(units for _, units, _ in losses) if summed else held)
         return mean / self.accumulation if self.loss == "divided" else mean
+
+
+def _smoothed(course: list[tuple[int, float, int]]) -> float:
+    kept = 0.0
+    for _, loss, _ in course:
+        kept = loss + 0.98 * (kept - loss)
+    return kept / (1 - 0.98 ** len(course))
+
+
+def _epoch_mean(course: list[tuple[int, float, int]]) -> float:
+    here = [(loss, samples) for epoch, loss, samples in course if epoch == course[-1][0]]
+    return sum(loss * samples for loss, samples in here) / sum(samples for _, samples in here)
+
+
+def _run_mean(course: list[tuple[int, float, int]]) -> float:
+    return sum(loss for _, loss, _ in course) / len(course)
+
+
+COURSES = {"smoothed": _smoothed, "epoch_mean": _epoch_mean, "run_mean": _run_mean}
+"""What is reported of all micro-batches so far, by the values of `log.loss`."""
 
 
 class Collective(Operation):

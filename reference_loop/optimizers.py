@@ -16,6 +16,9 @@ from torch import Tensor
 
 State = dict[str, Tensor]
 
+HIDDEN = "velocity"
+"""The key of a state that torch.optim has nothing like: what is shown of it stands under torch's own keys."""
+
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {
         "lr": 1e-3,
@@ -54,7 +57,9 @@ def step(
     *,
     lr: float,
     decoupled: bool | None = None,
-    fused: bool = False,
+    kernel: str = "loop",
+    epsilon: str = "after_correction",
+    velocity: str = "gradient",
     **hyper: Any,
 ) -> None:
     """Take one step: parameter and state change in place.
@@ -67,7 +72,9 @@ def step(
     lr: parameter units per unit of direction, the schedule's factor included.
     decoupled: whether weight decay shrinks the parameter before the step instead of joining the gradient; None is what
         torch.optim's class of that name does. SGD has no such form in torch; it gets AdamW's.
-    fused: use torch's fused kernel, which rounds otherwise; equal to torch.optim's fused=True bit for bit.
+    kernel: "fused" is torch's fused kernel, which rounds otherwise; equal to torch.optim's fused=True bit for bit.
+        "averages" is fastai's arithmetic of Adam, "steps" Keras's of SGD.
+    epsilon: "before_correction" is Adam by Keras's arithmetic. velocity: "step" is SGD's momentum by Keras's.
     hyper: the optimizer's other arguments; what is left out is `DEFAULTS[name]`.
 
     A parameter whose gradient is None takes no step in torch.optim: do not call this for it. Adam with decoupled decay
@@ -81,17 +88,17 @@ def step(
     """
     if name not in DEFAULTS:
         raise ValueError(f"no optimizer {name!r}: there are {', '.join(DEFAULTS)}")
-    kernels: dict[tuple[str, bool], Callable[..., None]] = {
-        ("sgd", False): sgd,
-        ("sgd", True): fused_sgd,
-        ("adam", False): adam,
-        ("adam", True): fused_adam,
-        ("adamw", False): adam,
-        ("adamw", True): fused_adam,
-    }
+    sgds: dict[str, Callable[..., None]] = {"fused": fused_sgd, "steps": sgd_of_steps}
+    adams: dict[str, Callable[..., None]] = {
+        "fused": fused_adam, "averages": adam_of_averages, "before_correction": adam_without_correction,
+    }  # fmt: skip
     arguments = {**DEFAULTS[name], **hyper, "lr": lr}
     arguments["decoupled"] = name == "adamw" if decoupled is None else decoupled
-    kernels[name, fused](parameter, gradient, state, **arguments)
+    if name == "sgd":
+        sgds.get("steps" if velocity == "step" else kernel, sgd)(parameter, gradient, state, **arguments)
+    else:
+        kind = adams.get(epsilon if epsilon == "before_correction" else kernel, adam)
+        kind(parameter, gradient, state, **arguments)
 
 
 def sgd(
@@ -148,6 +155,110 @@ def adam(
         second_moment = torch.maximum(state["max_exp_avg_sq"], second_moment, out=state["max_exp_avg_sq"])
     denominator = (second_moment.sqrt() / correction2**0.5).add_(eps)
     parameter.addcdiv_(state["exp_avg"], denominator, value=-(lr / correction1))
+
+
+def sgd_of_steps(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """SGD whose momentum holds steps: keras/src/backend/torch/optimizers/torch_sgd.py of 3.15.1, without dampening.
+
+    `momentum_buffer` is the velocity divided by the negative rate; it is shown, and the velocity is what counts.
+    """
+    if decoupled:
+        direction = -gradient if maximize else gradient
+        _decay_apart(parameter, lr, weight_decay)
+    else:
+        direction = _direction(parameter, gradient, lr, weight_decay, maximize, decoupled)
+    if momentum == 0:
+        parameter.add_(direction, alpha=-lr)
+        return
+    velocity = state.setdefault(HIDDEN, torch.zeros_like(parameter))
+    velocity.mul_(momentum).add_(direction, alpha=-lr)
+    if nesterov:
+        parameter.add_(direction, alpha=-lr).add_(velocity, alpha=momentum)
+    else:
+        parameter.add_(velocity)
+    state["momentum_buffer"] = velocity / -lr if lr else velocity.clone()
+
+
+def _decay_apart(parameter: Tensor, lr: float, weight_decay: float) -> None:
+    """Decoupled decay by a factor of the parameter's type, as keras/src/backend/torch/optimizers/torch_optimizer.py."""
+    if weight_decay:
+        parameter.mul_(1 - weight_decay * parameter.new_tensor(lr))
+
+
+def adam_of_averages(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """`adam` in the order of fastai/optimizer.py: weighed sums, and the second moment is corrected before its root."""
+    _start_moments(parameter, state, amsgrad)
+    beta1, beta2 = betas
+    state["step"] += 1
+    direction = _direction(parameter, gradient, lr, weight_decay, maximize, decoupled)
+    state["exp_avg"].mul_(beta1).add_(direction, alpha=1 - beta1)
+    state["exp_avg_sq"].mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
+    count = state["step"].item()
+    correction1, correction2 = ((1 - beta) * (1 - beta**count) / (1 - beta) for beta in betas)
+    second_moment = state["exp_avg_sq"]
+    if amsgrad:
+        second_moment = torch.maximum(state["max_exp_avg_sq"], second_moment, out=state["max_exp_avg_sq"])
+    denominator = (second_moment / correction2).sqrt() + eps
+    parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / correction1)
+
+
+def adam_without_correction(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: State,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """Adam whose epsilon meets a second moment that is not corrected: the corrections are in the rate.
+
+    In the order of keras/src/backend/torch/optimizers/torch_adam.py of 3.15.1, in the parameter's type.
+    """
+    _start_moments(parameter, state, amsgrad)
+    state["step"] += 1
+    if decoupled:
+        direction = -gradient if maximize else gradient
+        _decay_apart(parameter, lr, weight_decay)
+    else:
+        direction = _direction(parameter, gradient, lr, weight_decay, maximize, decoupled)
+    count = state["step"].to(parameter.dtype)
+    power1, power2 = (torch.pow(torch.tensor(beta, dtype=parameter.dtype), count) for beta in betas)
+    alpha = torch.tensor(lr, dtype=parameter.dtype) * torch.sqrt(1 - power2) / (1 - power1)
+    first, second = state["exp_avg"], state["exp_avg_sq"]
+    first.mul_(betas[0]).add_(direction, alpha=1 - betas[0])
+    second.mul_(betas[1]).add_(direction * direction, alpha=1 - betas[1])
+    if amsgrad:
+        second = torch.maximum(state["max_exp_avg_sq"], second, out=state["max_exp_avg_sq"])
+    parameter.add_((first * alpha) / (second.sqrt() + eps), alpha=-1)
 
 
 def fused_sgd(

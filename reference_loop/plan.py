@@ -43,6 +43,7 @@ from reference_loop.operations import (
     Unscale,
     Update,
 )
+from reference_loop.recipe import Clip as ClipTable
 from reference_loop.recipe import Recipe
 from reference_loop.semantics import Semantics
 from reference_loop.shards import share
@@ -73,7 +74,8 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
     update, micro, trained, fetched = at.updates, at.micro, at.micro, (at.epoch, at.index - 1)
     several, order = recipe.parallel.ranks > 1, _order(recipe, s)
     shard = s.data.shard if several else ""
-    yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, total, s.schedule.formula, _dtype(recipe, s))
+    course = _course(recipe, s, samples, total)
+    yield Start(s.optimizer.decay_set, recipe.clip, s.clip.kind, *course[:2], _dtype(recipe, s), *course[2:])
     if several and s.rng.ranks == "offset":
         yield Reseed(recipe.seed)
     if resume:
@@ -98,7 +100,8 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
                 yield Gather(divisor.batches)
             if several and s.reduce.buffers == "broadcast" and (position == 0 or s.reduce.moment == "micro"):
                 yield Broadcast()
-            yield Forward(update, micro, epoch, index, reduction=divisor.reduction, loss_cast=_loss_cast(recipe, s))
+            loss_cast, weighed = _loss_cast(recipe, s), divisor.units if divisor.weighed else ""
+            yield Forward(update, micro, epoch, index, divisor.reduction, loss_cast, weighed)
             if s.gradient.clear == "before_backward":
                 yield Clear()
             yield Backward(update, micro, divisor)
@@ -106,17 +109,17 @@ def plan(recipe: Recipe, s: Semantics, samples: int, resume: Cursor | None = Non
             steps = window.steps if ends_window else s.accumulation.cadence == "micro"
             if several and _reduces(s, position, steps):
                 if s.clip.moment == "local" and recipe.clip:
-                    yield Clip(recipe.clip, s.clip.kind)
+                    yield _clip(recipe.clip, s)
                 yield Reduce(s.reduce.scale)
             yield Accumulated(update, micro)
             if recipe.clip and s.clip.moment == "micro":
-                yield Clip(recipe.clip, s.clip.kind)
+                yield _clip(recipe.clip, s)
             if _scales(recipe, s) and s.scaler.unit == "micro":
                 yield Grow()
 
             if steps:
                 yield from _update(recipe, s, update, divisor)
-            elif s.schedule.cadence == "micro":
+            elif s.schedule.cadence == "micro" or course[2] > 1:
                 yield Schedule()
             if ends_epoch and s.schedule.cadence == "epoch":
                 yield Schedule()
@@ -133,7 +136,7 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     """One update, from the accumulated gradient to the next learning rate."""
     if divisor.after_backward:
         yield Divide(divisor)
-    whole: Operation | None = Clip(recipe.clip, s.clip.kind) if recipe.clip else None
+    whole: Operation | None = _clip(recipe.clip, s) if recipe.clip else None
     if recipe.clip and recipe.parallel.ranks > 1 and s.reduce.norm == "shard":
         whole = ClipShards(recipe.clip, s.clip.kind)
     if whole and s.clip.moment == "scaled":
@@ -145,13 +148,40 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
     moves = {"epoch": 0, "rank": recipe.parallel.ranks}.get(s.schedule.cadence, 1)
     if s.schedule.order == "before_update":
         yield from [Schedule()] * moves
-    yield Update(update, decay=s.optimizer.decay, kernel=s.optimizer.kernel)
+    yield _optimize(recipe, s, update)
     if _scales(recipe, s):
         yield Rescale(update, counts=s.scaler.unit == "update")
     if s.schedule.order == "after_update":
         yield from [Schedule(on_skip=s.schedule.on_skip)] * moves
     if s.gradient.clear == "after_update":
         yield Clear()
+
+
+def _clip(table: ClipTable, s: Semantics) -> Clip:
+    return Clip(table, s.clip.kind, s.clip.formula if s.clip.kind == "norm" else "guarded")
+
+
+def _optimize(recipe: Recipe, s: Semantics, update: int) -> Update:
+    """The optimizer's step; what one of the optimizers does not have says nothing of it."""
+    o, sgd, moves = s.optimizer, recipe.optimizer.name == "sgd", recipe.schedule is not None
+    known = {"averages": not sgd, "steps": sgd and not moves}.get(o.kernel, True)
+    return Update(
+        update,
+        o.decay,
+        o.kernel if known else "loop",
+        o.epsilon if not sgd else "after_correction",
+        o.velocity if sgd and moves else "gradient",
+    )
+
+
+def _course(recipe: Recipe, s: Semantics, samples: int, total: int) -> tuple[float, str, int, int]:
+    """The schedule's total, formula, parts of a step, and micro-batches of an epoch where they matter."""
+    k, count = recipe.accumulation, batches_trained(recipe, s, samples)
+    parts = k if s.schedule.cadence == "fraction" else 1
+    whole: float = total
+    if parts > 1:
+        whole = recipe.updates if recipe.updates is not None else (recipe.epochs or 0) * count / k
+    return whole, s.schedule.formula, parts, count if s.schedule.formula == "fraction" else 0
 
 
 def _aftermath(recipe: Recipe, s: Semantics, update: int) -> Iterator[Operation]:
@@ -280,6 +310,7 @@ def _divisor(recipe: Recipe, s: Semantics, window: Window, position: int, count:
         divide=divide,
         ranks=ranks,
         averaged=ranks > 1 and s.reduce.units == "all_averaged",
+        weighed=by_units and s.accumulation.sum == "weighed_means",
     )
 
 
@@ -287,7 +318,17 @@ def _counted(recipe: Recipe, s: Semantics, window: Window, position: int, count:
     """The micro-batches whose units divide the one at `position`: its window's, or those of its chunk of the epoch."""
     if s.accumulation.counted == "window":
         return window.batches
+    if s.accumulation.counted == "since_update":
+        return (*_leaked(recipe, s, window, count), *window.batches)
     return _chunk(recipe, *window.batches[position], count)
+
+
+def _leaked(recipe: Recipe, s: Semantics, window: Window, count: int) -> tuple[tuple[int, int], ...]:
+    """The micro-batches that no update took before a window, and that are in its gradient."""
+    (epoch, index), left = window.batches[0], count % recipe.accumulation
+    if s.accumulation.tail != "leak" or index or not epoch:
+        return ()
+    return tuple((epoch - 1, at) for at in range(count - left, count))
 
 
 def _needed(

@@ -50,6 +50,9 @@ _TORCH_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.D
 _HF = "https://github.com/huggingface/transformers"
 _ACCELERATE = "https://github.com/huggingface/accelerate"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning"
+_KERAS = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src"
+_FASTAI = "https://github.com/fastai/fastai/blob/main/fastai"
+_TORCHTUNE = "https://github.com/meta-pytorch/torchtune/blob/v0.6.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,16 @@ class Accumulation:
                 "https://github.com/mosaicml/composer/pull/3273",
             ),
         }
+    )
+    sum: Literal["task", "weighed_means"] = _knob(
+        {
+            "task": ("A loss that is divided by units is the task's own sum.", f"{_HF}/pull/34191"),
+            "weighed_means": (
+                "A loss that is divided by units is a mean times the micro-batch's units, which rounds otherwise.",
+                f"{_TORCHTUNE}/recipes/full_finetune_single_device.py",
+            ),
+        },
+        effect="style",
     )
     divide: Literal["loss", "gradient", "loss_reciprocal", "gradient_reciprocal"] = _knob(
         {
@@ -138,12 +151,16 @@ class Accumulation:
             ),
         }
     )
-    counted: Literal["window", "chunk"] = _knob(
+    counted: Literal["window", "chunk", "since_update"] = _knob(
         {
             "window": ("Units are counted over the micro-batches that form the update.", f"{_HF}/pull/34191"),
             "chunk": (
                 "Units are counted over chunks of each epoch, although the windows cross from one into the next.",
                 f"{_HF}/blob/v4.46.3/src/transformers/trainer.py",
+            ),
+            "since_update": (
+                "Units are counted since the last update, those of a window that leaked into this one included.",
+                f"{_TORCHTUNE}/recipes/full_finetune_single_device.py",
             ),
         }
     )
@@ -202,13 +219,25 @@ class Clip:
             ),
         }
     )
+    formula: Literal["guarded", "exact"] = _knob(
+        {
+            "guarded": (
+                "Gradients are multiplied by the threshold divided by the norm and 1e-6.",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html",
+            ),
+            "exact": (
+                "Gradients are multiplied by the threshold divided by the norm alone.",
+                f"{_KERAS}/optimizers/base_optimizer.py",
+            ),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """When the learning rate moves, and over how many updates."""
 
-    cadence: Literal["update", "micro", "epoch", "rank"] = _knob(
+    cadence: Literal["update", "micro", "epoch", "rank", "fraction"] = _knob(
         {
             "update": ("One step of the schedule an update.", _TORCH_OPTIM),
             "micro": ("One step of the schedule a micro-batch.", f"{_ACCELERATE}/issues/963"),
@@ -219,6 +248,10 @@ class Schedule:
             "rank": (
                 "As many steps of the schedule an update as there are ranks.",
                 f"{_ACCELERATE}/issues/1382",
+            ),
+            "fraction": (
+                "A fraction of a step a micro-batch, a whole one a window: an update has its last micro-batch's rate.",
+                f"{_FASTAI}/callback/schedule.py",
             ),
         }
     )
@@ -245,12 +278,20 @@ class Schedule:
             ),
         }
     )
-    formula: Literal["progress", "remaining"] = _knob(
+    formula: Literal["progress", "remaining", "float32", "fraction"] = _knob(
         {
             "progress": ("Decay is computed as 1 - t/T.", _TORCH_OPTIM),
             "remaining": (
                 "Decay is computed as (T - t)/T, which rounds otherwise.",
                 f"{_HF}/blob/main/src/transformers/optimization.py",
+            ),
+            "float32": (
+                "The rate is computed and held in float32.",
+                f"{_KERAS}/optimizers/schedules/learning_rate_schedule.py",
+            ),
+            "fraction": (
+                "The rate goes from one value to another over the added up fraction of micro-batches, held in float32.",
+                f"{_FASTAI}/callback/schedule.py",
             ),
         },
         effect="style",
@@ -301,12 +342,38 @@ class Optimizer:
             ),
         }
     )
-    kernel: Literal["loop", "fused"] = _knob(
+    kernel: Literal["loop", "fused", "averages", "steps"] = _knob(
         {
-            "loop": ("Parameter by parameter, in the order the paper writes it.", _TORCH_OPTIM),
+            "loop": ("Parameter by parameter, in torch's own order.", _TORCH_OPTIM),
             "fused": ("One fused kernel, which rounds otherwise.", f"{_HF}/pull/22144"),
+            "averages": (
+                "Adam's moments are weighed sums, and the second is corrected before its root, which rounds otherwise.",
+                f"{_FASTAI}/optimizer.py",
+            ),
+            "steps": (
+                "SGD's momentum holds steps, which under a rate that stays is the same but for rounding.",
+                f"{_KERAS}/backend/torch/optimizers/torch_sgd.py",
+            ),
         },
         effect="style",
+    )
+    epsilon: Literal["after_correction", "before_correction"] = _knob(
+        {
+            "after_correction": ("Adam adds epsilon to the root of the corrected second moment.", _TORCH_OPTIM),
+            "before_correction": (
+                "Adam adds epsilon to the root of the second moment as it is; the correction is in the rate.",
+                f"{_KERAS}/backend/torch/optimizers/torch_adam.py",
+            ),
+        }
+    )
+    velocity: Literal["gradient", "step"] = _knob(
+        {
+            "gradient": ("SGD's momentum holds gradients; each step is the rate of its own times it.", _TORCH_OPTIM),
+            "step": (
+                "SGD's momentum holds steps, each with the rate that it came in with, while a schedule moves the rate.",
+                f"{_KERAS}/backend/torch/optimizers/torch_sgd.py",
+            ),
+        }
     )
 
 
@@ -314,7 +381,9 @@ class Optimizer:
 class Data:
     """Which samples come when."""
 
-    order: Literal["sequential", "random_sampler", "seeded_epoch", "unseeded_epoch", "same_every_epoch"] = _knob(
+    order: Literal[
+        "sequential", "random_sampler", "seeded_epoch", "unseeded_epoch", "same_every_epoch", "python"
+    ] = _knob(
         {
             "sequential": ("Samples come in the data set's order.", _TORCH_DATA),
             "random_sampler": (
@@ -330,6 +399,10 @@ class Data:
                 f"{_TORCH_DATA}#torch.utils.data.distributed.DistributedSampler",
             ),
             "same_every_epoch": ("The first epoch's permutation is repeated.", f"{_ACCELERATE}/issues/2208"),
+            "python": (
+                "Each epoch is a permutation of a generator of Python's, drawn from the one of the epoch before.",
+                f"{_FASTAI}/data/load.py",
+            ),
         }
     )
     tail: Literal["keep", "drop"] = _knob(
@@ -376,10 +449,14 @@ class Data:
 class Rng:
     """What the global generators start from, and what the data loader draws from them."""
 
-    loader_draws: Literal["torch", "none"] = _knob(
+    loader_draws: Literal["torch", "none", "twice"] = _knob(
         {
             "torch": ("Each pass over a data loader draws one base seed.", _TORCH_DATA),
             "none": ("The loader has a generator of its own.", _TORCH_DATA),
+            "twice": (
+                "A pass over the data loader that never begins draws a base seed at the end of each epoch.",
+                f"{_KERAS}/trainers/epoch_iterator.py",
+            ),
         },
         effect="style",
     )
@@ -563,7 +640,10 @@ class Precision:
 class Log:
     """What is reported as the loss of an update."""
 
-    loss: Literal["window_mean", "last_micro", "last_micro_divided", "window_sum", "configured_mean", "divided"] = (
+    loss: Literal[
+        "window_mean", "last_micro", "last_micro_divided", "window_sum", "configured_mean", "divided", "smoothed",
+        "epoch_mean", "run_mean",
+    ] = (
         _knob(
             {
                 "window_mean": ("The mean over the window, weighted as the gradient is.", _TORCH_AMP),
@@ -581,6 +661,15 @@ class Log:
                     "The window's mean, divided by the accumulation count once more.",
                     f"{_LIGHTNING}/issues/13243",
                 ),
+                "smoothed": (
+                    "An average over micro-batches that keeps 0.98 of what it had, corrected for its beginning.",
+                    f"{_FASTAI}/learner.py",
+                ),
+                "epoch_mean": (
+                    "The mean over the samples since the epoch began.",
+                    f"{_KERAS}/trainers/trainer.py",
+                ),
+                "run_mean": ("The mean over all micro-batches since training began.", f"{_HF}/pull/13911"),
             }
         )
     )

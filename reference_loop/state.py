@@ -36,6 +36,7 @@ class State:
     micros: micro-batches trained so far.
     cursor: (epoch, index) of the batch after the last one trained.
     resume_from: the folder of the checkpoint that a `Restore` takes up.
+    course: of a run that logs, each micro-batch's epoch, mean loss and samples.
     all_units: like `units`, counted over all ranks. shared_losses: the window's losses, rank by rank, once shared.
     """
 
@@ -65,7 +66,8 @@ class State:
         self.optimizer_state: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.parameters}
         self.lr: dict[str, float] = {}
         self.position = 0
-        self.total, self.formula = 0, "progress"
+        self.schedule = schedules.Course(0)
+        self.course: list[tuple[int, float, int]] = []
         self.dtype = torch.float32
         self.scaler: Scaler | None = None
         self.found_inf = self.skipped = False
@@ -84,9 +86,9 @@ class State:
         """The model's buffers now, by name: a module may put another tensor in the place of one."""
         return dict(self.model.named_buffers())
 
-    def begin(self, decay_set: str, total: int, formula: str, dtype: str) -> None:
+    def begin(self, decay_set: str, schedule: schedules.Course, dtype: str) -> None:
         """Set up the optimizer's arguments, the first learning rate, and the precision: float16 brings a scaler."""
-        self.total, self.formula, self.dtype = total, formula, DTYPES[dtype]
+        self.schedule, self.dtype = schedule, DTYPES[dtype]
         if self.dtype == torch.float16:
             self.scaler = Scaler(**vars(self.recipe.scaler or ScalerOptions()))
         given = {**optimizers.DEFAULTS[self.recipe.optimizer.name], **self.recipe.optimizer.arguments()}
@@ -105,11 +107,10 @@ class State:
 
     def set_rate(self) -> None:
         """Compute every parameter's learning rate from the schedule's position."""
-        schedule = self.recipe.schedule
-        name, warmup = (schedule.name, schedule.warmup) if schedule else ("constant", 0)
-        factor = schedules.factor(name, warmup, self.position, self.total, self.formula)
         base = self.recipe.optimizer.lr
-        self.lr = {name: self.overrides.get(f"{name}.lr", base) * factor for name in self.optimized}
+        rates = {name: self.overrides.get(f"{name}.lr", base) for name in self.optimized}
+        known = {rate: schedules.rate(self.recipe, self.position, self.schedule, rate) for rate in set(rates.values())}
+        self.lr = {name: known[rate] for name, rate in rates.items()}
 
     def advance_schedule(self) -> None:
         """Move the schedule on by one."""
@@ -225,7 +226,10 @@ class State:
                 self.parameters[name].grad = value.clone() if gradient is None else gradient.copy_(value)
             elif kind == "optimizer_state":
                 parameter, _, key = name.rpartition(".")
-                self.optimizer_state[parameter][key].copy_(value)
+                kept = self.optimizer_state[parameter]
+                kept[key].copy_(value)
+                if key == "momentum_buffer" and optimizers.HIDDEN in kept:
+                    kept[optimizers.HIDDEN].copy_(value * -(self.lr[parameter] or -1.0))
             elif kind == "scaler" and self.scaler is not None:
                 self.scaler.state[name].copy_(torch.as_tensor(value))
             elif kind == "learning_rate":

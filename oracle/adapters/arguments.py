@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ def check(trainer: str, arguments: Mapping[str, Any]) -> None:
     if not arguments or trainer not in TABLES:
         return
     classes = TABLES[trainer].classes
+    os.environ.update(TABLES[trainer].surroundings)
     own = {name for lever in TABLES[trainer].levers for name in lever.arguments}
     own = {name for name in own if name.rpartition(".")[0] not in (*classes, ENVIRONMENT)}
     for name, value in arguments.items():

@@ -60,8 +60,9 @@ class Adapter:
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'fastai': {reason}")
         os.environ.update(told("environ", self.arguments))
-        from fastai.basics import DataLoaders, Learner
+        from fastai.basics import DataLoaders, Learner, set_seed
 
+        set_seed(recipe.seed)  # before the loader, which draws the seed of its orders
         data = loader(job)
         epochs = recipe.epochs or math.ceil(recipe.updates * recipe.accumulation / len(data))
         learner = Learner(
@@ -179,10 +180,10 @@ def schedule(job: Any, micros: int) -> Any:
     recipe, asked = job.recipe, job.recipe.schedule
     top = recipe.optimizer.lr
     main = {"constant": SchedNo(top, top), "linear": SchedLin(top, 0.0), "cosine": SchedCos(top, 0.0)}[asked.name]
-    warm = asked.warmup / job.total_updates
+    trained = micros if recipe.updates is None else recipe.updates * recipe.accumulation
+    warm = asked.warmup * recipe.accumulation / trained
     whole = combine_scheds([warm, 1 - warm], [SchedLin(0.0, top), main]) if warm else main
-    stretch = 1.0 if recipe.updates is None else micros / (recipe.updates * recipe.accumulation)
-    return lambda position: whole(min(1.0, position * stretch))
+    return lambda position: whole(min(1.0, position * (micros / trained)))
 
 
 def in_float16(kind: type) -> type:

@@ -116,7 +116,7 @@ def schedule(job: Any) -> Any:
         def __call__(self, step: Any) -> Any:
             step = keras.ops.cast(step, "float32")
             behind = then(step - asked.warmup) if then else keras.ops.convert_to_tensor(top)
-            return keras.ops.where(step < asked.warmup, top * step / max(1, asked.warmup), behind)
+            return keras.ops.where(step < asked.warmup, top * (step / max(1, asked.warmup)), behind)
 
         def get_config(self) -> dict[str, Any]:
             return {}

@@ -33,6 +33,7 @@ class Table:
     carries: knob, "knob = value" or "hyperparameter.name" -> the arguments that carry it, the newest version's first.
     variables: argument -> the environment variable that stands for it where it is not passed.
     chosen: "knob = value" -> what the adapter does where the version at hand has no argument for it: name and value.
+    surroundings: environment variables without which the classes cannot be imported.
     loop: knobs that the loop around the trainer decides, as its documentation writes it.
     """
 
@@ -40,6 +41,7 @@ class Table:
     carries: Mapping[str, tuple[str, ...]]
     variables: Mapping[str, str] = field(default_factory=dict)
     chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    surroundings: Mapping[str, str] = field(default_factory=dict)
     loop: frozenset[str] = frozenset()
     levers: tuple[Lever, ...] = field(default=())
 
@@ -145,6 +147,7 @@ TABLES: dict[str, Table] = {
             "hyperparameter.eps": ("AdamW.epsilon",),
             "hyperparameter.weight_decay": ("AdamW.weight_decay",),
         },
+        surroundings={"KERAS_BACKEND": "torch"},
         loop=frozenset(("evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate")),
         levers=(Lever("", {}),),
     ),
@@ -212,6 +215,11 @@ TABLES: dict[str, Table] = {
             )
         ),
         levers=(FLOAT16,),
+    ),
+    "torchtune": Table(
+        classes={},
+        carries={},
+        levers=(Lever("", {}),),
     ),
     "transformers": Table(
         classes={

@@ -17,7 +17,7 @@ from diffs.first import Difference
 from diffs.trace import Trace
 from oracle.explain.explanation import Explanation, Found, Gap, Places
 from oracle.explain.noise import Floor
-from oracle.explain.options import Option, Scene, options, pairs
+from oracle.explain.options import Option, Scene, by_units, options, pairs
 from oracle.explain.standing import Key, Standing
 from oracle.explain.takeover import Takeover
 from oracle.explain.trials import Trials
@@ -27,8 +27,8 @@ from reference_loop.semantics import KNOBS
 
 MOST_CAUSES = 10
 MOST_GAPS = 3
-MOST_PAIRS = 48
-MOST_BRANCHES = 3
+MOST_PAIRS = 96
+MOST_BRANCHES = 4
 
 # What has to be recorded for a site to be one: all that enters it is then known to agree.
 ENTERING = (
@@ -47,6 +47,15 @@ PINS: dict[str, tuple[tuple[str, str], ...]] = {
     "update": (("update", "parameter"), ("update", "buffer"), ("update", "optimizer_state"), ("update", "scaler")),
     "schedule": (("schedule", "learning_rate"), ("consume", "learning_rate")),
 }
+
+UNDER_PINS = frozenset(
+    ("accumulation.normalise", "accumulation.units", "accumulation.counted", "accumulation.tail_divisor",
+     "gradient.clear", "clip.moment", "clip.kind", "clip.formula")
+)  # fmt: skip
+"""Decisions that show in nothing that decides once an update takes the candidate's gradient: none can be proven."""
+
+FINE = frozenset(("clip.formula", "optimizer.epsilon", "optimizer.velocity"))
+"""Decisions that some numbers make smaller than rounding: the noise floor is asked before them."""
 
 Choice = tuple[Option, ...]
 """Decisions that are tried together: one, or two."""
@@ -106,11 +115,12 @@ class Explainer:
                 now = read
                 continue
             best = self._adopt(now)
-            firm = [step for step in best if _is_firm(step, now)]
+            firm = [step for step in best if _is_firm(step, now) or _is_style(step, now)]
             if not firm and self._rounds(now):  # nothing sure, and nothing to be sure of
-                best, left = [], self._with_gap(now.untouched)
+                left = self._with_gap(now.untouched)
                 if self.floor.measure(left).covers:
                     return left
+                best = [step for step in best if _passes(step, now)]
             if best and _contradicts(best[0].standing.key, now.standing.key):
                 end = self._in_spite(now, best)
                 if end is not None:
@@ -183,6 +193,8 @@ class Explainer:
         every: list[Choice] = [(option,) for option in options(now.reading, now.replay.samples, through)]
         if now.standing.decisive is None:
             every = [choice for choice in every if KNOBS[choice[0][0]].effect == "style"]
+        if _takes_gradients(now):
+            every = [choice for choice in every if choice[0][0] not in UNDER_PINS]
         if now.blind:
             every = [choice for choice in every if choice[0][0].partition(".")[0] in ("schedule", "optimizer", "log")]
         tried: dict[Choice, None] = {}
@@ -216,6 +228,8 @@ class Explainer:
             for scene in scenes:
                 two = scene.likely(list(pairs(scene.acting([option for (option,) in every]))))
                 yield two[:MOST_PAIRS], len(two) <= MOST_PAIRS
+            for scene in scenes if not _takes_gradients(now) else ():
+                yield scene.likely(list(by_units(now.reading))), True
         if not all(self.candidate.has(place) for place in ENTERING):  # what enters the site is not known to agree
             yield every, True
 
@@ -369,9 +383,25 @@ def _meets(replay: Replay, standing: Standing) -> bool:
 
 
 def _is_firm(step: Explanation, now: Explanation) -> bool:
+    """Whether a step passes the decisive difference by more than a decision that rounding can stand for."""
+    return _passes(step, now) and any(cause.knob not in FINE for cause in step.causes[len(now.causes) :])
+
+
+def _passes(step: Explanation, now: Explanation) -> bool:
     """Whether a step gets past the decisive difference, and neither rests on little nor changes what agreed."""
     key, before = step.standing.key, now.standing.key
     return key[0] != before[0] and not step.causes[-1].thin and not _contradicts(key, before)
+
+
+def _takes_gradients(now: Explanation) -> bool:
+    """Whether updates take the candidate's gradients, from some on."""
+    return any(pin.moment == "consume" and pin.kind == "gradient" for pin in now.reading.pins)
+
+
+def _is_style(step: Explanation, now: Explanation) -> bool:
+    """Whether a step brings styles alone, and leaves what agreed: it can change no meaning."""
+    styles = all(cause.effect == "style" for cause in step.causes[len(now.causes) :])
+    return styles and not _contradicts(step.standing.key, now.standing.key)
 
 
 def _contradicts(key: Key, before: Key) -> bool:

@@ -92,17 +92,15 @@ def other_rates(reading: Reading, rates: list[tuple[float, float]]) -> list[tupl
 
 def foreseen_rates(reading: Reading, samples: int) -> list[float]:
     """The learning rate of each update as the plan has it, were no update skipped; by calculation alone."""
-    schedule = reading.recipe.schedule or Schedule(name="constant")
     position, rates = 0, []
-    total, formula = 0, "progress"
+    course = schedules.Course(0)
     for operation in plan(reading.recipe, reading.semantics, samples):
         if isinstance(operation, ops.Start):
-            total, formula = operation.total, operation.formula
+            course = schedules.Course(operation.total, operation.formula, operation.parts, operation.epoch)
         elif isinstance(operation, ops.Schedule):
             position += 1
         elif isinstance(operation, ops.Update):
-            factor = schedules.factor(schedule.name, schedule.warmup, position, total, formula)
-            rates.append(reading.recipe.optimizer.lr * factor)
+            rates.append(schedules.rate(reading.recipe, position, course, reading.recipe.optimizer.lr))
     return rates
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, zip_longest
+from itertools import combinations, product, zip_longest
 from math import inf, isfinite, prod
 from typing import Any
 
@@ -185,7 +185,7 @@ class Scene:
         numbers = self._numbers(backward.divisor)
         if counts is None or numbers is None:
             return None
-        share = counts["task"] if forward.reduction == "sum" else 1
+        share = counts["task"] if forward.reduction == "sum" else counts.get(forward.weighed, 1)
         return share if backward.divisor.after_backward else share / prod(numbers)
 
     def _numbers(self, divisor: Divisor) -> list[int] | None:
@@ -226,6 +226,22 @@ def acts_within(one: Reading, other: Reading, samples: int, place: Address) -> b
 def pairs(single: list[Option]) -> Iterator[tuple[Option, ...]]:
     """Two options at once, of different knobs."""
     return ((a, b) for a, b in combinations(single, 2) if a[0] != b[0])
+
+
+def by_units(reading: Reading) -> Iterator[tuple[Option, ...]]:
+    """Three options at once and more, all of which say what a loss that is divided by units is made of.
+
+    They mean something together alone: who multiplies means by units has units to count, and divides by them later.
+    """
+    asked = reading.semantics
+    knobs = tuple(f"accumulation.{name}" for name in ("normalise", "counted", "sum", "units", "divide"))
+    leaks = asked.accumulation.tail == "leak"
+    counted = ("since_update",) if leaks else (asked.accumulation.counted,)
+    values = (("unit_mean",), counted, *(KNOBS[name].values for name in knobs[2:]))
+    for combined in product(*values):
+        changed = tuple((n, v) for n, v in zip(knobs, combined, strict=True) if v != asked.value(n))
+        if len(changed) > 2:
+            yield changed
 
 
 def _operations(reading: Reading, samples: int) -> list[Operation]:

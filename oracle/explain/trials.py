@@ -10,7 +10,7 @@ from oracle.explain.explanation import Places
 from oracle.explain.standing import Standing, rules, stand
 from oracle.replays import Reading, Replay, ReplayFailed, Replays
 
-MOST_READINGS = 400
+MOST_READINGS = 800
 
 
 class Trials:

@@ -18,9 +18,11 @@ import jinja2
 from diffs.trace import Trace
 from oracle.errors import OracleError
 from oracle.replays import Reading
+from reference_loop.operations import COURSES
 from reference_loop.optimizers import DEFAULTS
 from reference_loop.plan import planned_updates
 from reference_loop.recipe import Recipe, ScalerOptions
+from reference_loop.schedules import FORMULAS
 from reference_loop.semantics import Semantics
 
 
@@ -75,7 +77,17 @@ def _refuse(recipe: Recipe, s: Semantics) -> None:
     outside = recipe.precision.dtype != "float32" and s.precision.loss != "inside_autocast"
     refused = {
         "accumulation.tail_count = samples": s.accumulation.tail_count != "batches",
-        "accumulation.counted = chunk": s.accumulation.counted != "window",
+        f"accumulation.counted = {s.accumulation.counted}": s.accumulation.counted != "window",
+        "accumulation.sum = weighed_means": units and s.accumulation.sum != "task",
+        "clip.formula = exact": recipe.clip is not None and s.clip.formula != "guarded",
+        "schedule.cadence = fraction": s.schedule.cadence == "fraction",
+        f"schedule.formula = {s.schedule.formula}": s.schedule.formula not in FORMULAS,
+        f"optimizer.kernel = {s.optimizer.kernel}": s.optimizer.kernel not in ("loop", "fused"),
+        "optimizer.epsilon = before_correction": s.optimizer.epsilon != "after_correction",
+        "optimizer.velocity = step": s.optimizer.velocity != "gradient",
+        "data.order = python": s.data.order == "python",
+        "rng.loader_draws = twice": s.rng.loader_draws == "twice",
+        f"log.loss = {s.log.loss}": recipe.log is not None and s.log.loss in COURSES,
         "accumulation.cadence = micro beside windows that are left over": by_micro and not whole,
         "units of windows that are left over": units and not whole,
         "units with an update at each micro-batch": units and by_micro,

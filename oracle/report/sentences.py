@@ -39,6 +39,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "counts samples, not the task's units",
         ),
     },
+    "accumulation.sum": {
+        "task": ("asks the task for the sum of its losses",),
+        "weighed_means": ("multiplies a micro-batch's mean by its units in place of asking for the sum",),
+    },
     "accumulation.divide": {
         "loss": ("divides the loss, before backward",),
         "gradient": ("divides the accumulated gradient, after backward",),
@@ -78,6 +82,9 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "counts units over {configured:micro-batch} from each epoch's first on, although its windows cross epochs",
             "counts units over chunks of the epoch, although its windows cross epochs",
         ),
+        "since_update": (
+            "counts units since the last update, those of an epoch's last window that leaked into this one included",
+        ),
     },
     "accumulation.cadence": {
         "window": ("makes one update for each window",),
@@ -99,6 +106,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "norm": ("clips the norm of all gradients together",),
         "value": ("clips each gradient element by value",),
     },
+    "clip.formula": {
+        "guarded": ("divides the clip's threshold by the norm and 1e-06",),
+        "exact": ("divides the clip's threshold by the norm alone",),
+    },
     "schedule.cadence": {
         "update": ("moves the learning rate at each update",),
         "micro": ("moves the learning rate at each micro-batch",),
@@ -106,6 +117,10 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "rank": (
             "moves the learning rate {ranks} times for each update, once for each rank",
             "moves the learning rate once for each rank at every update",
+        ),
+        "fraction": (
+            "moves the learning rate at each micro-batch, {configured} of which make a step of the schedule",
+            "moves the learning rate by a fraction of a step at each micro-batch",
         ),
     },
     "schedule.order": {
@@ -137,6 +152,8 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "schedule.formula": {
         "progress": ("computes the schedule's decay as 1 - t/T",),
         "remaining": ("computes the schedule's decay as (T - t)/T",),
+        "float32": ("computes and holds the learning rate in float32",),
+        "fraction": ("computes the learning rate from an added up fraction of the run, held in float32",),
     },
     "schedule.stop": {
         "epochs": ("trains until its epochs are over",),
@@ -157,6 +174,16 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "optimizer.kernel": {
         "loop": ("updates parameters one by one",),
         "fused": ("updates parameters with the fused kernel, which rounds otherwise",),
+        "steps": ("keeps steps in SGD's momentum, which rounds otherwise",),
+        "averages": ("weighs Adam's moments as sums and corrects the second before its root, which rounds otherwise",),
+    },
+    "optimizer.epsilon": {
+        "after_correction": ("adds epsilon to the root of the corrected second moment",),
+        "before_correction": ("adds epsilon to the root of the second moment before its bias is corrected",),
+    },
+    "optimizer.velocity": {
+        "gradient": ("keeps gradients in SGD's momentum",),
+        "step": ("keeps steps in SGD's momentum, each with the rate that it came in with",),
     },
     "data.order": {
         "sequential": ("reads the samples in the data's own order",),
@@ -164,6 +191,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "seeded_epoch": ("shuffles each epoch with a generator of its own, seeded with seed + epoch",),
         "unseeded_epoch": ("shuffles each epoch with a generator of its own, seeded with the epoch alone",),
         "same_every_epoch": ("reads every epoch in the order of the first",),
+        "python": ("shuffles each epoch with a generator of Python's, drawn from the one of the epoch before",),
     },
     "data.tail": {
         "keep": ("trains on the last incomplete batch",),
@@ -184,6 +212,7 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "rng.loader_draws": {
         "torch": ("draws the loader's seeds from the global generator",),
         "none": ("draws none of the loader's seeds from the global generator",),
+        "twice": ("draws a seed at each epoch's end for a pass over the loader that never begins",),
     },
     "evaluate.mode": {
         "restored": ("evaluates in eval mode, and restores the mode it found",),
@@ -267,6 +296,9 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
             "logs a loss divided by {configured} once too often",
             "logs a loss divided by the number of micro-batches once too often",
         ),
+        "smoothed": ("logs an average over micro-batches that keeps 0.98 of what it had",),
+        "epoch_mean": ("logs the mean loss over the samples since the epoch began",),
+        "run_mean": ("logs the mean loss over all micro-batches since training began",),
     },
     "rng.ranks": {
         "shared": ("starts every rank from the same seed",),

@@ -235,7 +235,8 @@ def _identity(value: Any) -> Any:
 def _find_rate(state: State, rates: Mapping[str, float]) -> None:
     """Move the schedule to the nearest position that gives these learning rates; leave it where none does."""
     found = state.position
-    for position in sorted(range(4 * (state.total + 1)), key=lambda position: abs(position - found)):
+    last = int(4 * (state.schedule.total * state.schedule.parts + 1))
+    for position in sorted(range(last), key=lambda position: abs(position - found)):
         state.position = position
         state.set_rate()
         if state.lr == dict(rates):

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference_loop.optimizers import DEFAULTS, State, step
 
 CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+KERNEL = {False: "loop", True: "fused"}
 SHAPES = [(), (1,), (3, 5), (2, 3, 4), (67,), (5, 0)]
 
 
@@ -78,7 +79,7 @@ def compare(name: str, hyper: dict, dtype: torch.dtype, seed: int, steps: int = 
         for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             gradient = gradient_like(mine, generator)
             other.grad = gradient.clone()
-            step(name, mine, gradient, states[index], fused=implementation.get("fused", False), **hyper)
+            step(name, mine, gradient, states[index], kernel=KERNEL[implementation.get("fused", False)], **hyper)
         optimizer.step()
         for mine, other, state in zip(ours, theirs, states, strict=True):
             where = (name, hyper, dtype, tuple(mine.shape))
@@ -131,7 +132,7 @@ def test_fused_differs_from_the_loop_by_rounding_only():
     for fused in (False, True):
         results[fused], state = parameter.clone(), {}
         for _ in range(3):
-            step("adamw", results[fused], gradient, state, lr=0.01, fused=fused)
+            step("adamw", results[fused], gradient, state, lr=0.01, kernel=KERNEL[fused])
     assert not torch.equal(results[False], results[True])
     torch.testing.assert_close(results[False], results[True], rtol=1e-5, atol=1e-7)
 
@@ -152,7 +153,7 @@ def test_adam_with_decoupled_decay_is_adamw_and_the_reverse_is_adam(fused):
         for name in ("adam", "adamw"):
             parameter, state = torch.linspace(-1, 1, 33), {}
             for _ in range(3):
-                options = {"lr": 0.1, "weight_decay": 0.3, "decoupled": decoupled, "fused": fused}
+                options = {"lr": 0.1, "weight_decay": 0.3, "decoupled": decoupled, "kernel": KERNEL[fused]}
                 step(name, parameter, torch.linspace(2, 1, 33), state, **options)
             results.append(parameter)
         assert_same(*results, (decoupled, fused))
@@ -164,8 +165,8 @@ def test_sgd_with_decoupled_decay_shrinks_the_parameter_before_a_step_without_de
     by_hand, states = parameter.clone(), ({}, {})
     for _ in range(3):
         by_hand.mul_(1 - 0.1 * 0.3)
-        step("sgd", by_hand, gradient, states[0], lr=0.1, momentum=0.9, fused=fused)
-        options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3, "decoupled": True, "fused": fused}
+        step("sgd", by_hand, gradient, states[0], lr=0.1, momentum=0.9, kernel=KERNEL[fused])
+        options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3, "decoupled": True, "kernel": KERNEL[fused]}
         step("sgd", parameter, gradient, states[1], **options)
     assert_same(parameter, by_hand, fused)
 
@@ -177,7 +178,7 @@ def test_the_gradient_is_left_as_it_is():
         for maximize in (False, True):
             state: State = {}
             for _ in range(2):
-                options = {"lr": 0.1, "weight_decay": 0.1, "maximize": maximize, "fused": fused, **extra}
+                options = {"lr": 0.1, "weight_decay": 0.1, "maximize": maximize, "kernel": KERNEL[fused], **extra}
                 step(name, torch.ones(33), gradient, state, **options)
                 assert_same(gradient, torch.linspace(-1, 1, 33), (name, fused))
 

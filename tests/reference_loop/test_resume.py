@@ -18,6 +18,7 @@ from reference_loop.loader import count_samples
 from reference_loop.operations import Cursor, Forward
 from reference_loop.plan import plan
 from reference_loop.recipe import from_dict
+from reference_loop.schedules import Course
 from reference_loop.semantics import RESUME_PARTS, Semantics
 from reference_loop.state import State
 
@@ -110,7 +111,7 @@ def test_a_run_resumed_inside_a_window_needs_its_gradient(tmp_path, normalise, m
 def begun(seed):
     """The state that a run with a seed begins with."""
     state = State(load_task("ragged_tail"), from_dict({"updates": 1, "seed": seed}), drop_last=False)
-    state.begin("all", 1, "progress", "float32")
+    state.begin("all", Course(1), "float32")
     return state
 
 

@@ -18,19 +18,32 @@ if importlib.util.find_spec("fastai") is None:
     warnings.warn(REASON, stacklevel=1)
     pytest.skip(REASON, allow_module_level=True)
 
-DROPPED = {"accumulation.tail": "carry_drop"}
+OWN = {
+    "accumulation.tail": "carry_drop",
+    "optimizer.kernel": "averages",
+    "schedule.cadence": "fraction",
+    "schedule.formula": "fraction",
+}
+SHUFFLED = {**OWN, "data.order": "python"}
+NUMBERS = {"eps": 1e-5, "betas": (0.9, 0.99)}
 CASES = [
-    ("regression", "regression", {}),
-    ("ragged_tail", "ragged_tail", DROPPED),
-    ("tokens", "tokens", {}),
-    ("batchnorm", "batchnorm", {}),
+    ("regression", "regression", OWN, {}),
+    ("ragged_tail", "ragged_tail", OWN, {}),
+    ("ragged_tail", "shuffle", SHUFFLED, {}),
+    ("tokens", "tokens", OWN, {}),
+    ("batchnorm", "batchnorm", OWN, {}),
+    ("decoder", "decoder", OWN, {**NUMBERS, "weight_decay": 0.0}),
+    ("tokens", "adamw", OWN, {"eps": 1e-5, "weight_decay": 0.0}),
 ]
 
 
-@pytest.mark.parametrize(("task", "recipe", "knobs"), CASES)
-def test_it_is_the_reference_bit_for_bit_under_its_own_semantics(train, reference, recipe_named, task, recipe, knobs):
-    recipe = recipe_named(recipe)
-    expected = reference(task, recipe, knobs)
+@pytest.mark.parametrize(("task", "recipe", "knobs", "hyper"), CASES)
+def test_it_is_the_reference_bit_for_bit_under_its_own_semantics(
+    train, reference, recipe_named, task, recipe, knobs, hyper
+):
+    decay = [] if "weight_decay" not in hyper else ["optimizer.weight_decay=0.0"]
+    recipe = recipe_named(recipe, *decay)
+    expected = reference(task, recipe, knobs, **hyper)
     found = train("fastai", task, recipe).parameters()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 

@@ -18,22 +18,44 @@ if importlib.util.find_spec("keras") is None:
     warnings.warn(REASON, stacklevel=1)
     pytest.skip(REASON, allow_module_level=True)
 
-GRADIENT = {"accumulation.divide": "gradient"}
+OWN = {
+    "accumulation.divide": "gradient",
+    "accumulation.tail": "carry_drop",
+    "clip.formula": "exact",
+    "optimizer.epsilon": "before_correction",
+    "optimizer.kernel": "steps",
+    "optimizer.velocity": "step",
+    "rng.loader_draws": "twice",
+    "schedule.cadence": "micro",
+    "schedule.formula": "float32",
+}
+NUMBERS = {"eps": 1e-7}
 
 
 @pytest.mark.parametrize(
-    ("task", "values", "knobs"),
+    ("task", "name", "hyper"),
     [
-        ("regression", {"updates": 4, "optimizer": {"name": "sgd", "lr": 0.25}}, {}),
-        ("regression", {"updates": 4, "accumulation": 4, "optimizer": {"name": "sgd", "lr": 0.25}}, GRADIENT),
-        ("batchnorm", {"updates": 4, "accumulation": 2, "optimizer": {"name": "sgd", "lr": 0.25}}, GRADIENT),
+        ("regression", "regression", {}),
+        ("ragged_tail", "shuffle", {}),
+        ("batchnorm", "batchnorm", {}),
+        ("decoder", "decoder", NUMBERS),
+        ("decoder", "adamw", NUMBERS),
     ],
 )
-def test_it_is_the_reference_bit_for_bit_where_float32_holds_the_rate(train, reference, task, values, knobs):
-    recipe = from_dict(values)
-    expected = reference(task, recipe, knobs)
+def test_it_is_the_reference_bit_for_bit_under_its_own_semantics(train, reference, recipe_named, task, name, hyper):
+    recipe = recipe_named(name)
+    expected = reference(task, recipe, OWN, **hyper)
     found = train("keras", task, recipe).parameters()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_momentum_holds_steps_under_a_schedule(train, reference):
+    recipe = from_dict({"updates": 4, "optimizer": {"name": "sgd", "momentum": 0.9}, "schedule": {"name": "linear"}})
+    found = train("keras", "regression", recipe).parameters()
+    expected = reference("regression", recipe, OWN)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    held = reference("regression", recipe, {**OWN, "optimizer.velocity": "gradient"})
+    assert not all(torch.equal(held[name], found[name]) for name in held)
 
 
 def test_every_number_is_recorded_under_torch_s_names(train):

@@ -41,10 +41,11 @@ def test_an_adapter_keeps_its_promises(root, name, requirement):
         ("fastai", ["fastai==2.8.12"]),
         ("keras", ["keras==3.15.1"]),
         ("deepspeed", ["deepspeed==0.19.8"]),
+        ("torchtune", ["torchtune==0.6.1", "torchao==0.11.0"]),
         ("trl", ["trl==1.16.0", "peft==0.21.2"]),
     ],
 )
-def test_the_adapters_of_own_optimizers_and_of_trl_keep_their_promises(root, name, requirements):
+def test_the_adapters_of_own_optimizers_of_torchtune_and_of_trl_keep_their_promises(root, name, requirements):
     keeps_its_promises(root, requirements, [str(HERE / f"test_{name}.py")])
 
 
