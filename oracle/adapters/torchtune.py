@@ -179,8 +179,7 @@ def configuration(recipe: Any) -> dict[str, Any]:
 
 def surroundings(job: Any) -> dict[str, Any]:
     """What names the job's components, and keeps the run in its folder and on its device."""
-    if job.resume_from is not None:
-        take_over(job.resume_from, job.workdir)
+    file = SAVED if job.resume_from is None else take_over(job.resume_from, job.workdir)
     folder = job.workdir / "model"
     folder.mkdir()
     torch.save(Components.trained.state_dict(), folder / SAVED)
@@ -201,23 +200,27 @@ def surroundings(job: Any) -> dict[str, Any]:
         "checkpointer": {
             "_component_": "torchtune.training.FullModelTorchTuneCheckpointer",
             "checkpoint_dir": str(folder),
-            "checkpoint_files": [SAVED],
+            "checkpoint_files": [file],
             "model_type": "LLAMA3",
             "output_dir": str(job.workdir),
         },
     }
 
 
-def take_over(saved: Path, workdir: Path) -> None:
+def take_over(saved: Path, workdir: Path) -> str:
     """Copy what an interrupted run saved into the new run's folder: torchtune resumes in the folder that it saves to.
+
+    Returns the file of the newest epoch's model in it.
 
     Raises:
         TrainerError: it saved nothing.
     """
     if not (saved / "recipe_state").is_dir():
         raise TrainerError(f"trainer 'torchtune': no checkpoint in {saved} to resume from: state [checkpoint] every")
-    for folder in [saved / "recipe_state", *saved.glob("epoch_*")]:
+    epochs = sorted(saved.glob("epoch_*"), key=lambda folder: int(folder.name.removeprefix("epoch_")))
+    for folder in [saved / "recipe_state", *epochs]:
         shutil.copytree(folder, workdir / folder.name)
+    return f"{epochs[-1].name}/{SAVED}"
 
 
 def recipe_file() -> ModuleType:
