@@ -23,7 +23,7 @@ from oracle.matrix import recipes
 from oracle.recipes import load_recipe
 from oracle.releases import newest
 from oracle.report import phrases
-from oracle.result import Result, encode, write_text
+from oracle.result import Cause, Result, encode, write_text
 from oracle.tasks import find_task
 
 LIMIT = 120.0  # seconds that each of the candidate's runs may take
@@ -96,7 +96,8 @@ class Answer:
     """What the oracle said of a cell.
 
     key: of what it was said; another key is another question.
-    causes: "knob = value", confirmed ones; doubts: those that are only suggested.
+    causes: "knob = value" of those that are proven, "or 2 like it" where the task cannot tell it from others.
+    doubts: the same of those that are only suggested.
     places: of differences that no cause explains. reason: why there is no more to say, in one sentence.
     rounds: where nothing but the noise floor covers a difference.
     versions: of the packages that the run reported.
@@ -178,9 +179,8 @@ def run(worker: Worker, cell: Cell) -> Answer:
 
 def answered(result: Result) -> Answer:
     """What a result says, short enough for a cell."""
-    causes = tuple(f"{cause.knob} = {phrases.value(cause.candidate)}" for cause in result.causes)
-    proven = tuple(text for text, one in zip(causes, result.causes, strict=True) if one.status == "confirmed")
-    doubts = tuple(text for text, one in zip(causes, result.causes, strict=True) if one.status != "confirmed")
+    proven = tuple(_cause(one) for one in result.causes if _proven(one))
+    doubts = tuple(_cause(one) for one in result.causes if not _proven(one))
     places = tuple(phrases.place(one.site) for one in result.unexplained)
     state = _state(result, bool(doubts), bool(places))
     reason = _ended(result) if state == "failed" else _doubt(result)
@@ -205,20 +205,26 @@ def _state(result: Result, doubted: bool, open_places: bool) -> State:
     return "match" if result.verdict == "match" else "rounding"
 
 
+def _proven(cause: Cause) -> bool:
+    """Whether a replay with the cause is bit-identical; with other values of which this task cannot tell it, too."""
+    told = cause.indistinguishable and cause.identical_through_update is not None
+    return cause.status == "confirmed" or bool(told)
+
+
+def _cause(cause: Cause) -> str:
+    """A cause in a few words: "optimizer.decay_set = names or 2 like it"."""
+    others = f" or {len(cause.indistinguishable)} like it" if cause.indistinguishable else ""
+    return f"{cause.knob} = {phrases.value(cause.candidate)}{others}"
+
+
 def _doubt(result: Result) -> str:
     """Why causes are only suggested, a clause each."""
     left = "an unexplained difference stands beside it" if result.unexplained else "what it leaves is not bit-identical"
     clauses = []
     for cause in result.causes:
-        if cause.status == "confirmed":
-            continue
-        if cause.indistinguishable:
-            because = f"{', '.join(cause.indistinguishable)} would fit as well"
-        elif cause.identical_through_update is None:  # its replay proves nothing
-            because = left
-        else:
-            because = next(iter(cause.evidence), "the evidence is thin")
-        clauses.append(f"{cause.knob} = {phrases.value(cause.candidate)}: {because}")
+        if not _proven(cause):  # a replay that proves something, and is doubted, has thin evidence
+            thin = cause.identical_through_update is not None and cause.evidence
+            clauses.append(f"{_cause(cause)}: {cause.evidence[0] if thin else left}")
     return "; ".join(clauses)
 
 

@@ -20,11 +20,13 @@ trained in float32 unless the recipe says otherwise, twice, and held against the
 | match | bit-identical to the textbook's loop, from the first update to the last |
 | rounding | the same in another order: a style that a replay proves, or within the measured [floor](../noise.md) |
 | explained | bit-identical to the reference loop with these decisions, each proven by a replay |
-| suggested | these decisions fit, and one at least is not proven: another fits as well, or rounding stands beside it |
+| suggested | these decisions fit, and one at least is not proven: its evidence is thin, or rounding stands beside it |
 | unexplained | a difference at this place has no cause among the [knobs](../knobs.md) |
 | refused | the trainer has no such thing; the reason is below |
 | failed | it did not train to its end, or nothing could be compared |
 | absent | its packages could not be installed here |
+
+"or 2 like it" behind a decision: so many others are bit-identical as well, and the task cannot tell them apart.
 """
 
 

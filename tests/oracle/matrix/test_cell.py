@@ -52,11 +52,11 @@ GAP = Unexplained(site=Site(update=2, micro=0, moment="backward", kind="gradient
         ),
         (
             result("diverged", replace(TAIL, status="suggested", indistinguishable=("accumulation.tail = leak",))),
-            {
-                "state": "suggested",
-                "doubts": DROP,
-                "reason": "accumulation.tail = drop: accumulation.tail = leak would fit as well",
-            },
+            {"state": "explained", "causes": ("accumulation.tail = drop or 1 like it",)},
+        ),
+        (
+            result("diverged", replace(TAIL, status="suggested", evidence=("it shows once",))),
+            {"state": "suggested", "doubts": DROP, "reason": "accumulation.tail = drop: it shows once"},
         ),
         (
             result("diverged", replace(TAIL, status="suggested", identical_through_update=None)),
