@@ -45,6 +45,10 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+REDUCED = {"bfloat16": "bfloat16", "float16": FLOAT16.probe}
+"""The probe of a profile that a variant in half precision is like."""
+
+
 def sets(variant: str, task: str) -> tuple[str, ...]:
     """What a variant sets on a built-in task's recipe."""
     stated = VARIANTS[variant].sets
@@ -52,10 +56,10 @@ def sets(variant: str, task: str) -> tuple[str, ...]:
 
 
 def arguments(variant: str, trainer: str) -> dict[str, object]:
-    """What a trainer is constructed with: in float16, that by which its profile makes it work on a CPU."""
-    if variant != "float16" or trainer not in TABLES:
+    """What a trainer is constructed with: in half precision, that by which its profile makes it work on a CPU."""
+    if variant not in REDUCED or trainer not in TABLES:
         return {}
-    levers = (lever.arguments for lever in TABLES[trainer].levers if lever.probe == FLOAT16.probe)
+    levers = (lever.arguments for lever in TABLES[trainer].levers if lever.probe == REDUCED[variant])
     return dict(next(levers, {}))
 
 
