@@ -32,7 +32,8 @@ VARIANTS: dict[str, Variant] = {
     "schedule": Variant("a cosine after 2 updates of warm-up", ('schedule={name = "cosine", warmup = 2}',)),
     "decay": Variant("AdamW with weight decay", ('optimizer={name = "adamw", lr = 0.01, weight_decay = 0.2}',)),
     "bfloat16": Variant("bfloat16", ('precision={dtype = "bfloat16"}',)),
-    "float16": Variant(
+    "float16": Variant("float16 with a trainer's own loss scale", ("updates=6", 'precision={dtype = "float16"}')),
+    "overflow": Variant(
         "float16 with a loss scale that overflows at first, backs off and grows",
         (
             "updates=6",
@@ -45,7 +46,7 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-REDUCED = {"bfloat16": "bfloat16", "float16": FLOAT16.probe}
+REDUCED = {"bfloat16": "bfloat16", "float16": FLOAT16.probe, "overflow": FLOAT16.probe}
 """The probe of a profile that a variant in half precision is like."""
 
 
