@@ -101,7 +101,7 @@ def _open(answers: Mapping[Cell, Answer]) -> Iterator[str]:
     for cell, answer in answers.items():
         reasons = [f"unexplained at {place}" for place in answer.places]
         reasons += [f"suggested: {answer.reason}"] if answer.doubts else []
-        reasons += [f"within the noise floor {answer.rounds}"] if answer.rounds else []
+        reasons += [f"within the noise floor: {answer.rounds}"] if answer.rounds else []
         reasons += [f"{answer.state}: {answer.reason}"] if answer.state in ("failed", "absent") else []
         if reasons:
             yield f"- {label(cell)}, `{cell.variant}`, {cell.task}: {'; '.join(reasons)}\n  `{cell.command}`"
