@@ -12,6 +12,7 @@ RELEASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lightning", ("lightning==2.6.6",)),
     ("mmengine", ("mmengine==0.10.7",)),
     ("skorch", ("skorch==1.4.0",)),
+    ("swift", ("ms-swift==4.6.0",)),
     ("torchtune", ("torchtune==0.6.1", "torchao==0.11.0")),
     ("transformers", ("transformers==4.45.2",)),
     ("transformers", ("transformers==4.46.3",)),

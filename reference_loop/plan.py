@@ -372,9 +372,8 @@ def _chunk(recipe: Recipe, epoch: int, index: int, count: int) -> tuple[tuple[in
 
 
 def _dtype(recipe: Recipe, s: Semantics) -> str:
-    """The type that autocast computes in; full precision stays what it is."""
-    asked = recipe.precision.dtype
-    return asked if s.precision.compute == "as_asked" or asked == "float32" else s.precision.compute
+    """The type that autocast computes in."""
+    return recipe.precision.dtype if s.precision.compute == "as_asked" else s.precision.compute
 
 
 def _loss_cast(recipe: Recipe, s: Semantics) -> str:

@@ -620,7 +620,7 @@ class Precision:
                 f"{_ACCELERATE}/blob/main/src/accelerate/accelerator.py",
             ),
             "bfloat16": (
-                "float16 is asked for and bfloat16 is used, without a loss scale.",
+                "Another type is asked for and bfloat16 is used, without a loss scale.",
                 f"{_LIGHTNING}/blob/master/src/lightning/pytorch/trainer/connectors/accelerator_connector.py",
             ),
         }

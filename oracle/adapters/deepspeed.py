@@ -1,4 +1,4 @@
-"""DeepSpeed: the loop of its documentation around `deepspeed.initialize`, in one process, ZeRO 0 to 2."""
+"""DeepSpeed: the loop of its documentation around `deepspeed.initialize`, ZeRO 0 to 2; several ranks at 0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oracle.adapters.arguments import one_process, told
+from oracle.adapters.arguments import told
 from oracle.adapters.checkpoints import newest
 from oracle.errors import TrainerError
 
@@ -41,7 +41,12 @@ class Adapter:
             return f"precision.dtype = {recipe.precision.dtype!r} is recorded at stage 0 alone: set it to 'float32'"
         if recipe.scaler is not None:
             return "DeepSpeed has no argument for the numbers of autocast's loss scaler: remove [scaler]"
-        return one_process(recipe)
+        if recipe.parallel.ranks > 1 and stage:
+            return (
+                f"parallel.ranks = {recipe.parallel.ranks}: at stage {stage} a rank holds pieces of flat tensors that "
+                "cross parameters, so none can be compared: choose stage 0, or set it to 1"
+            )
+        return None
 
     def train(self, job: Any) -> None:
         """Train the job.
@@ -105,12 +110,15 @@ def configuration(recipe: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def surroundings(job: Any) -> dict[str, str]:
-    """One process, on the job's device."""
+    """The launcher's variables, which a process alone has none of, and the job's device."""
+    device = {"DS_ACCELERATOR": "cpu"} if job.device.type == "cpu" else {}
+    if job.ranks > 1:
+        return device
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return one | ({"DS_ACCELERATOR": "cpu"} if job.device.type == "cpu" else {})
+    return one | device
 
 
 def with_loss(job: Any, model: torch.nn.Module) -> torch.nn.Module:

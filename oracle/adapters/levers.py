@@ -216,9 +216,28 @@ TABLES: dict[str, Table] = {
         ),
         levers=(FLOAT16,),
     ),
+    "swift": Table(
+        classes={"Seq2SeqTrainingArguments": "swift.trainers"},
+        carries={
+            "hyperparameter.betas": ("Seq2SeqTrainingArguments.adam_beta2",),
+            "hyperparameter.max_norm": ("Seq2SeqTrainingArguments.max_grad_norm",),
+            "hyperparameter.weight_decay": ("Seq2SeqTrainingArguments.weight_decay",),
+            "optimizer.decay": ("Seq2SeqTrainingArguments.optim",),
+            "optimizer.kernel": ("Seq2SeqTrainingArguments.optim",),
+            "precision.compute": ("Seq2SeqTrainingArguments.bf16", "Seq2SeqTrainingArguments.fp16"),
+            "schedule.formula": ("Seq2SeqTrainingArguments.lr_scheduler_type",),
+        },
+        levers=(FLOAT16, Lever("", {})),
+    ),
     "torchtune": Table(
         classes={},
         carries={},
+        loop=frozenset(
+            (
+                "evaluate.gradients", "evaluate.mode", "evaluate.rng", "metric.aggregate", "optimizer.decay",
+                "optimizer.decay_set", "optimizer.kernel", "schedule.formula",
+            )
+        ),
         levers=(Lever("", {}),),
     ),
     "transformers": Table(

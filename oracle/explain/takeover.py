@@ -24,6 +24,7 @@ from oracle.replays import Pin, Reading, Replay
 from reference_loop.semantics import KNOBS
 
 CLIPS = frozenset({"hyperparameter.max_norm", "hyperparameter.max_value"})
+DECAY = "hyperparameter.weight_decay"
 HIGH = 1e6  # of a gradient's norm; a limit below may act in a longer run
 ENOUGH_RATES = 3  # different learning rates that a fitted number has to meet
 
@@ -57,6 +58,13 @@ class Takeover:
         replay = self.trials.one(reading)
         if replay is None:
             return None
+        if any(cause.knob == DECAY for cause in read):
+            for number in self._spared(replay):  # whom it leaves out, once it is known how much decays
+                by_set = self._decay_set(replace(now, reading=reading), number, target)
+                changed = reading.with_knob(by_set.knob, by_set.candidate) if by_set else taken(reading, number)
+                other = self.trials.one(changed)
+                if other is not None:
+                    reading, replay, read = changed, other, [*read, *([by_set] if by_set else [])]
         standing = self.trials.stand(replay, now.silent)
         if standing.key == now.standing.key:  # taken over, and still the same: the record is not what it trains with
             return None
@@ -111,6 +119,11 @@ class Takeover:
         return [
             replace(end, causes=(*end.causes[:-1], replace(end.causes[-1], alternatives=others))) for end in ends[:1]
         ]
+
+    def _spared(self, replay: Replay) -> list[Number]:
+        """The weight decay that still differs at the start of a replay."""
+        at_start = [d for d in self.trials.decisive(replay, -1) if d.address[2:4] == ("start", "hyperparameter")]
+        return [number for number in numbers(at_start) if number.name == "weight_decay"]
 
     def _read(self, now: Explanation, reading: Reading, number: Number, target: Difference) -> tuple[Found, Reading]:
         """What one number means, and the reading with it."""

@@ -58,6 +58,12 @@ def test_zero_3_is_refused():
     assert "choose 0, 1 or 2" in adapter.refuse(from_dict({}))
 
 
+def test_several_ranks_are_refused_where_they_hold_pieces_that_cross_parameters():
+    asked = from_dict({"parallel": {"ranks": 2}})
+    assert Adapter().refuse(asked) is None
+    assert "cross parameters" in Adapter(**{"DeepSpeedZeroConfig.stage": 1}).refuse(asked)
+
+
 def test_probes_are_invisible(train, recipe_named):
     recipe = recipe_named("decoder")
     bare = train("deepspeed", "decoder", recipe).parameters()

@@ -19,6 +19,7 @@ CONFIGURED = ("accumulation.tail_divisor", "configured")
     [
         ("accelerate", None, "regression", {DEALS, CONFIGURED}),
         ("accelerate", None, "decoder", {DEALS, CONFIGURED, ("schedule.cadence", "rank")}),
+        ("deepspeed", "deepspeed==0.19.8", "ragged_tail", {("accumulation.tail", "carry_drop")}),
         ("fabric", "lightning==2.6.6", "decoder", {("accumulation.tail", "leak")}),
         ("lightning", "lightning==2.6.6", "ragged_tail", {SHUFFLES, CONFIGURED}),
         ("lightning", "lightning==2.6.6", "decoder", {SHUFFLES, CONFIGURED, ("schedule.cadence", "epoch")}),

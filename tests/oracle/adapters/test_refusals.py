@@ -35,7 +35,6 @@ REFUSED = [
     (skorch, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (skorch, {"clip": {"max_value": 1.0}}, "clip.max_value"),
     (deepspeed, {"ema": {"decay": 0.9}}, "[ema]"),
-    (deepspeed, {"parallel": {"ranks": 2}}, "parallel.ranks = 2"),
     (deepspeed, {"clip": {"max_value": 1.0}}, "clip.max_value"),
     (deepspeed, {"precision": {"dtype": "float16"}, "scaler": {"init_scale": 8.0}}, "[scaler]"),
     (fastai, {"ema": {"decay": 0.9}}, "[ema]"),

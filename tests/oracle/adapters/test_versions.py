@@ -41,6 +41,7 @@ def test_an_adapter_keeps_its_promises(root, name, requirement):
         ("fastai", ["fastai==2.8.12"]),
         ("keras", ["keras==3.15.1"]),
         ("deepspeed", ["deepspeed==0.19.8"]),
+        ("swift", ["ms-swift==4.6.0"]),
         ("torchtune", ["torchtune==0.6.1", "torchao==0.11.0"]),
         ("trl", ["trl==1.16.0", "peft==0.21.2"]),
     ],
