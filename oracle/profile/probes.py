@@ -67,7 +67,7 @@ PROBES: dict[str, Probe] = {
     "a loss of the model's own": Probe("own_loss", {
         "epochs": 3, "batch_size": 2, "accumulation": 3, "optimizer": _SGD, "clip": _OFF, "semantics": _UNITS,
         "schedule": {"name": "linear", "warmup": 1},
-    }, ("accumulation.normalise", "accumulation.units", "accumulation.counted"), OWN),
+    }, ("accumulation.normalise", "accumulation.units", "accumulation.counted", "accumulation.sum"), OWN),
     "labels of a causal model": Probe("llama", {
         "epochs": 2, "batch_size": 2, "accumulation": 4, "optimizer": _SGD, "clip": _OFF, "semantics": _UNITS,
         "schedule": {"name": "linear", "warmup": 1},
@@ -78,7 +78,10 @@ PROBES: dict[str, Probe] = {
     "decay and a clip that bites": Probe("decoder", {
         "updates": 4, "batch_size": 2, "accumulation": 2, "schedule": {"name": "cosine", "warmup": 1},
         "optimizer": _ADAMW, "clip": {"max_norm": 0.05},
-    }, ("optimizer.decay", "optimizer.decay_set", "optimizer.kernel", "clip.moment", "clip.kind")),
+    }, (
+        "optimizer.decay", "optimizer.decay_set", "optimizer.epsilon", "optimizer.kernel", "clip.formula",
+        "clip.moment", "clip.kind",
+    )),
     "decay added to the gradient": Probe("decoder", {
         "updates": 3, "batch_size": 2, "optimizer": {**_SGD, "weight_decay": 0.1}, "clip": _OFF,
     }, ("optimizer.decay",)),
@@ -129,6 +132,7 @@ NEEDS: dict[str, str] = {
     "data.lookahead": "data that draws random numbers, read through",
     "evaluate.gradients": "gradients that are there when an evaluation begins",
     "log.loss": "an update of a window that holds fewer micro-batches",
+    "optimizer.velocity": "SGD with momentum under a schedule",
     "precision.loss": "autocast",
     "schedule.on_skip": "an update that a loss scaler skips",
     "schedule.stop": "a planned total of updates that is not what the epochs hold",

@@ -67,10 +67,11 @@ def test_models_of_two_kinds_that_are_trained_otherwise_are_told_apart():
 
 
 def test_a_value_stands_for_what_was_asked():
-    a = one(data__order=("sequential", ["random_sampler", "seeded_epoch", "unseeded_epoch", "same_every_epoch"]))
+    private = ["seeded_epoch", "unseeded_epoch", "same_every_epoch", "python"]
+    a = one(data__order=("sequential", ["random_sampler", *private]))
     b = one(
         asked={"data.order": "random_sampler"},
-        data__order=("seeded_epoch", ["sequential", "random_sampler", "unseeded_epoch", "same_every_epoch"]),
+        data__order=("seeded_epoch", ["sequential", "random_sampler", "unseeded_epoch", "same_every_epoch", "python"]),
     )
     asked = {entry.asked: entry.value for entry in found("data.order", a=a, b=b)}
     assert asked == {"sequential": "sequential", "random_sampler": "seeded_epoch"}

@@ -75,6 +75,28 @@ KNOWN = {
         "schedule.cadence": {"update"},
         "schedule.order": {"after_update"},
     },
+    "deepspeed-0.19.8": {"accumulation.tail": {"carry_drop"}, "log.loss": {"last_micro"}},
+    "fastai-2.8.12": {
+        "accumulation.tail": {"carry_drop"},
+        "log.loss": {"smoothed"},
+        "optimizer.kernel": {"averages"},
+        "schedule.cadence": {"fraction"},
+        "schedule.formula": {"fraction"},
+    },
+    "keras-3.15.1": {
+        "accumulation.divide": {"gradient"},
+        "accumulation.tail": {"carry_drop"},
+        "log.loss": {"epoch_mean"},
+        "optimizer.epsilon": {"before_correction"},
+        "rng.loader_draws": {"twice"},
+        "schedule.cadence": {"micro"},
+        "schedule.formula": {"float32"},
+    },
+    "torchtune-0.6.1": {
+        "accumulation.divide": {"gradient_reciprocal"},
+        "accumulation.sum": {"weighed_means"},
+        "accumulation.tail": {"leak"},
+    },
     "ignite-0.5.5": {
         **ALL,
         ("accumulation.normalise", "micro_mean"): {"micro_mean"},
@@ -137,6 +159,9 @@ KNOWN = {
 }
 # Probes of which nothing is claimed: mmengine's autocast raises on a CPU, skorch's casts what the model returns.
 UNEXPLAINED = {
+    "deepspeed-0.19.8": {"decay and a clip that bites", "float16 that overflows", "nothing stated"},
+    "keras-3.15.1": {"a loss of the model's own", "decay and a clip that bites", "evaluation and log"},
+    "torchtune-0.6.1": {"data that draws"},
     "mmengine-0.10.7": {"bfloat16", "a loss in bfloat16", "float16 that overflows"},
     "skorch-1.4.0": {"a loss in bfloat16"},
 }
