@@ -19,6 +19,7 @@ class Rules:
     named: kinds of which one side alone may have a name; where the other knows the name, it must have it here too.
     partial: places of which one side alone may have any name.
     void: (update, moment, kind) of which a difference decides nothing.
+    absent: (rank, moment, kind, name) that one side has by itself, which decides nothing.
     decimals: places whose numbers are compared as decimals, because they were printed and read.
     relative: the allowance of a decimal, relative to the larger of the two.
     changes: places that are recorded only on change, each with the place of the value before the first change.
@@ -28,6 +29,7 @@ class Rules:
     named: frozenset[str] = frozenset()
     partial: frozenset[Place] = frozenset()
     void: frozenset[tuple[int, str, str]] = frozenset()
+    absent: frozenset[tuple[int, str, str, str]] = frozenset()
     decimals: frozenset[Place] = frozenset()
     relative: float = 1e-6
     changes: Mapping[Place, Place] = field(default_factory=dict)
@@ -170,6 +172,7 @@ def _judge(pair: Pair, reference: Trace, candidate: Trace, rules: Rules) -> Diff
     place = (address.moment, address.kind)
     decisive = any(row.decisive for row in (left, right) if row)
     decisive = decisive and (address.update, *place) not in rules.void
+    decisive = decisive and (address.rank, *place, address.name) not in rules.absent
     if place in rules.changes:
         left = left or reference.latest(address, rules.changes[place])
         right = right or candidate.latest(address, rules.changes[place])

@@ -18,7 +18,7 @@ import torch
 
 from diffs.bits import identical
 from reference_loop import randomness
-from reference_loop.moments import Address
+from reference_loop.moments import SHARDED_KINDS, Address
 from reference_loop.operations import Evaluate, Fetch, Operation, Start
 from reference_loop.state import State
 from reference_loop.world import OnRank, World
@@ -135,6 +135,9 @@ def _measure(
         for address, value in operation.do(state):  # type: ignore[arg-type]
             if address in candidate and (address[2:4] in JUDGED or address.kind in ("parameter", "buffer")):
                 other = candidate[address]
+                flat = address.kind in SHARDED_KINDS and other.dim() == 1  # as put together from flat shards
+                if flat and other.numel() == value.numel():
+                    other = other.reshape(value.shape)
                 found = _compare(address, value, other, truths.get(address))
                 found.settled |= overflow and address.kind == "gradient" and not bool(other.isfinite().all())
                 yield found

@@ -18,6 +18,7 @@ import torch
 
 from oracle import floor
 from oracle.branches import Slots, divisible, explore, open_files, through
+from oracle.left import left_to_others
 from oracle.recorder.trace import TraceWriter
 from oracle.tasks import load_task
 from oracle.worker import capture, described, write_atomically
@@ -144,7 +145,10 @@ class Reference:
         if not shards or address.kind not in SHARDED_KINDS or value.dim() == 0:
             return value
         name = parameter_of(address)
-        return value.narrow(*shards[name]) if name in shards else value
+        if name not in shards:
+            return value
+        dimension, start, length = shards[name]
+        return value.flatten()[start : start + length] if dimension < 0 else value.narrow(dimension, start, length)
 
     def _fork(self, numbers: list[int]) -> bool:
         """Send readings on in a process of their own; True in that process."""
@@ -213,6 +217,7 @@ class Pins(Mapping[Address, Any]):
         from diffs.trace import open_trace
 
         self.trace = open_trace(folder)
+        self.left = left_to_others(self.trace)
         self.tensors: Mapping[Any, Any] = read_tensors(folder)
         self.shards = shards
         self.places = None if places is None else {(moment, kind): update for moment, kind, update in places}
@@ -229,9 +234,10 @@ class Pins(Mapping[Address, Any]):
             first = self.places.get((address.moment, address.kind))
             if first is None or address.update < first:
                 return False
-        return address in self.tensors or self._scalar(address) is not None
+        return self._there(address) in self.tensors or self._scalar(address) is not None
 
     def __getitem__(self, address: Address) -> Any:
+        address = self._there(address)
         if address not in self.tensors:
             return self._scalar(address)
         held = {rank: self.shards.get(str(rank), {}).get(parameter_of(address)) for rank in self.trace.processes}
@@ -240,8 +246,16 @@ class Pins(Mapping[Address, Any]):
             return self.tensors[address]
         if whole := held.keys() - dealt.keys():  # a rank whose shard is all there is
             return self.tensors[address._replace(rank=min(whole))]
-        parts = [self.tensors[address._replace(rank=rank)] for rank in sorted(dealt, key=lambda rank: dealt[rank][1])]
-        return torch.cat(parts, dim=dealt[address.rank][0])
+        order = sorted((rank for rank, (_, _, length) in dealt.items() if length), key=lambda rank: dealt[rank][1])
+        parts = [self.tensors[address._replace(rank=rank)] for rank in order]
+        return torch.cat(parts, dim=max(dealt[address.rank][0], 0))
+
+    def _there(self, address: Address) -> Address:
+        """The address on a rank that has it, where its own leaves the parameter to others."""
+        if not self.left or (address.rank, parameter_of(address)) not in self.left or address in self.tensors:
+            return address
+        others = (address._replace(rank=rank) for rank in self.trace.processes)
+        return next((other for other in others if other in self.tensors), address)
 
     def _scalar(self, address: Address) -> Any:
         row = self.trace.row(address)

@@ -214,19 +214,23 @@ class State:
         return {name: float(value) for name, value in metrics.items()}
 
     def put(self, address: Address, value: Any) -> None:
-        """Make the live value at an address equal to `value`; kinds that are only results stay as they are."""
+        """Make the live value at an address equal to `value`; kinds that are only results stay as they are.
+
+        A tensor may come as one row of its elements.
+        """
         kind, name = address.kind, address.name
         with torch.no_grad():
             if kind == "parameter":
-                self.parameters[name].copy_(value)
+                self.parameters[name].copy_(value.reshape(self.parameters[name].shape))
             elif kind == "buffer":
                 self.buffers[name].copy_(value)
             elif kind == "gradient":
-                gradient = self.parameters[name].grad
+                gradient, value = self.parameters[name].grad, value.reshape(self.parameters[name].shape)
                 self.parameters[name].grad = value.clone() if gradient is None else gradient.copy_(value)
             elif kind == "optimizer_state":
                 parameter, _, key = name.rpartition(".")
                 kept = self.optimizer_state[parameter]
+                value = value.reshape(kept[key].shape)
                 kept[key].copy_(value)
                 if key == "momentum_buffer" and optimizers.HIDDEN in kept:
                     kept[optimizers.HIDDEN].copy_(value * -(self.lr[parameter] or -1.0))

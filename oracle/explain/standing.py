@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from diffs.first import Difference, Rules, differences
 from diffs.trace import Trace
+from oracle.left import left_to_others
 from reference_loop.moments import MOMENTS, NAMED_KINDS, OPTIONAL_KINDS, Address, causal_key
 
 RULES = Rules(
@@ -26,14 +27,28 @@ def rules(reference: Trace, candidate: Trace) -> Rules:
 
     Gradients of an update that both scalers skipped are taken by no optimizer. A rate that is only set just before the
     step that takes it says nothing when the window opens. Optimizers over tensors that no model holds, as copies in
-    another type or shape are, have nothing that could be compared by name.
+    another type or shape are, have nothing that could be compared by name. What a rank leaves to another rank's
+    optimizer it has no gradient or state of; whether it gets the outcome is seen in its parameters.
     """
     void = {(update, "consume", "gradient") for update in skipped(reference) & skipped(candidate)}
     void |= {(update, "schedule", "learning_rate") for update in _set_late(reference, candidate)}
-    return replace(RULES, void=frozenset(void), partial=_nameless(candidate))
+    left = left_to_others(candidate)
+    absent = frozenset(_held(reference, left)) if left else RULES.absent
+    return replace(RULES, void=frozenset(void), partial=_nameless(candidate), absent=absent)
 
 
 OPTIMIZED = (("consume", "gradient"), ("consume", "learning_rate"), ("update", "optimizer_state"))
+
+
+def _held(trace: Trace, left: set[tuple[int, str]]) -> Iterator[tuple[int, str, str, str]]:
+    """What a trace has of optimizers for some parameters on some ranks: (rank, moment, kind, name)."""
+    moments = ("start", "consume")
+    for place in (*OPTIMIZED, ("schedule", "learning_rate"), *((moment, "hyperparameter") for moment in moments)):
+        for row in trace.rows_at(place):
+            dotted = place[1] in ("optimizer_state", "hyperparameter")
+            parameter = row.address.name.rpartition(".")[0] if dotted else row.address.name
+            if (row.address.rank, parameter) in left:
+                yield row.address.rank, *place, row.address.name
 
 
 def _nameless(trace: Trace) -> frozenset[tuple[str, str]]:

@@ -80,10 +80,13 @@ class Models:
     """The task's model, or what the trainer made of it, and any other model that it trains beside it.
 
     Holds the models: the end of a run is read after the trainer returned, when its own references are gone.
+
+    flat: called modules that keep parameters in flat shards, as FullyShardedDataParallel does.
     """
 
     def __init__(self) -> None:
         self.members: list[Member] = []
+        self.flat: list[nn.Module] = []
         self._attached: nn.Module | None = None
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._glimpsed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -100,6 +103,8 @@ class Models:
         if root in self._seen:
             return
         self._seen.add(root)
+        if any(hasattr(module, "_handle") for module in root.modules()):
+            self.flat.append(root)
         self.adopt(root.parameters())
         self._add(root)
 

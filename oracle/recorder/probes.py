@@ -13,6 +13,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,16 @@ from oracle.recorder.optimizers import Optimizer, parameters_of
 from oracle.recorder.patches import Patches, unless_compiling
 from oracle.recorder.steps import Step, Steps
 from oracle.recorder.updates import Update
-from oracle.recorder.values import identifiers, plain, readable, scalar_loss, scaler_arguments, scaler_state, shard
+from oracle.recorder.values import (
+    flat_shards,
+    identifiers,
+    plain,
+    readable,
+    scalar_loss,
+    scaler_arguments,
+    scaler_state,
+    shard,
+)
 from reference_loop import randomness
 from reference_loop.inputs import named_inputs
 from reference_loop.moments import MOMENTS, Address
@@ -120,8 +130,12 @@ class Recorder:
 
     @property
     def shards(self) -> dict[str, tuple[int, int, int]]:
-        """Of each parameter that is dealt to ranks, this rank's shard: (dimension, start, length)."""
-        found = {name: shard(parameter) for name, parameter in self._models.parameters()}
+        """Of each parameter that is dealt to ranks, this rank's shard: (dimension, start, length).
+
+        A dimension of -1 stands for all of its elements in one row.
+        """
+        flat = dict(chain.from_iterable(map(flat_shards, self._models.flat)))
+        found = {name: flat.get(id(one)) or shard(one) for name, one in self._models.parameters()}
         return {name: place for name, place in found.items() if place is not None}
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FLAT = -1  # for a shard's dimension: of the tensor's elements in one row
 UNDEALT = (Tensor, torch.nn.Parameter)
 PLAIN = (bool, int, float, str)
 
@@ -32,6 +33,18 @@ def shard(value: Any) -> tuple[int, int, int] | None:
     shape, starts = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
     apart = [at for at, length in enumerate(shape) if length != value.shape[at]]
     return (apart[0], starts[apart[0]], shape[apart[0]]) if len(apart) == 1 else None
+
+
+def flat_shards(model: torch.nn.Module) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Yield (id, shard) of each parameter that FullyShardedDataParallel keeps a stretch of, seen as one row.
+
+    Without `use_orig_params` parameters have no names there, and nothing is yielded.
+    """
+    for module in model.modules():
+        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
+        for parameter, info in zip(getattr(flat, "_params", None) or (), getattr(flat, "_shard_param_infos", ())):
+            start = (info.intra_param_start_idx or 0) if info.in_shard else 0
+            yield id(parameter), (FLAT, start, info.numel_in_shard if info.in_shard else 0)
 
 
 def plain(value: Any) -> Any:
