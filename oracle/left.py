@@ -15,8 +15,8 @@ def left_to_others(trace: Trace) -> set[tuple[int, str]]:
     """
     if len(trace.processes) == 1:
         return set()
-    shards = ((rank, name, shard) for rank in trace.processes for name, shard in trace.told(rank).get("shards", {}).items())
-    empty = {(rank, name) for rank, name, (_, _, length) in shards if length == 0}
+    shards = {rank: trace.told(rank).get("shards", {}) for rank in trace.processes}
+    empty = {(rank, name) for rank, own in shards.items() for name, (_, _, length) in own.items() if length == 0}
     moved: dict[str, set[int]] = {}
     for row in trace.rows_at(("start", "hyperparameter")):
         name, _, argument = row.address.name.rpartition(".")

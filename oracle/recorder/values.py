@@ -42,7 +42,8 @@ def flat_shards(model: torch.nn.Module) -> Iterator[tuple[int, tuple[int, int, i
     """
     for module in model.modules():
         flat = getattr(getattr(module, "_handle", None), "flat_param", None)
-        for parameter, info in zip(getattr(flat, "_params", None) or (), getattr(flat, "_shard_param_infos", ())):
+        parameters = getattr(flat, "_params", None) or ()
+        for parameter, info in zip(parameters, getattr(flat, "_shard_param_infos", ()), strict=False):
             start = (info.intra_param_start_idx or 0) if info.in_shard else 0
             yield id(parameter), (FLAT, start, info.numel_in_shard if info.in_shard else 0)
 

@@ -52,7 +52,7 @@ def test_list_knobs_shows_name_effect_and_values(capsys):
     assert main(["list", "knobs"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["accumulation.tail_divisor", "semantic", "actual,", "configured"] in lines
-    assert ["optimizer.kernel", "style", "loop,", "fused"] in lines
+    assert any(line[:4] == ["optimizer.kernel", "style", "loop,", "fused,"] for line in lines)
 
 
 def test_list_knobs_as_json_says_why_for_every_value(capsys):
