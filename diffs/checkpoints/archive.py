@@ -217,7 +217,7 @@ def _load_stream(file: BinaryIO, span: Span) -> tuple[Any, set[str]]:
 
     def unpickled(locate: Callable[[Any, int], Span]) -> tuple[Any, set[str]]:
         reader = Unpickler(file, path, locate)
-        return reader.read(), reader.foreign
+        return reader.load(), reader.foreign
 
     sizes: dict[str, int] = {}
 

@@ -4,13 +4,16 @@ A pickle is a program that builds an object. Here the only things that it can ca
 and plain data, in versions of our own; an object of any other class becomes a `Record` of what it is made of, and its
 module is never imported. A pickle that calls functions, or names modules that no data needs, is refused.
 
-Python's own unpickler in C would do, but a few bytes make it allocate gigabytes; the one in Python does not.
+Python's own unpickler in C would do, but a few bytes make it allocate gigabytes. The one in Python reads before it
+allocates, but for one opcode, which is replaced here. Nor may a few bytes take hours: a tuple that holds another one
+twice, and so on, is hashed and printed once for each way through it.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import reprlib
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -23,6 +26,7 @@ from diffs.checkpoints.stored import Damaged, Span, Unsafe, strided
 
 LARGEST_PICKLE = 256 << 20  # bytes; what a checkpoint holds besides tensors is far smaller
 SMALL = 64 << 20  # bytes; a view that repeats elements may be this large
+LARGEST_TUPLE = 1_000_000  # values in a tuple and the tuples within it, counted once for each way to them
 
 Locate = Callable[[Any, int], Span]
 
@@ -87,7 +91,7 @@ class _Array:
         _, shape, dtype, fortran, data = state
         kind = dtype.numpy() if isinstance(dtype, _Dtype) else None
         if kind is None or not isinstance(data, (bytes, bytearray)):
-            self.content = f"array of {getattr(dtype, 'code', dtype)}, shape {tuple(shape)}"
+            self.content = f"array of {_code(dtype)}, shape {reprlib.repr(tuple(shape))}"
             return
         self.content = np.frombuffer(bytes(data), kind).reshape(tuple(shape), order="F" if fortran else "C")
 
@@ -96,7 +100,7 @@ class _Dtype:
     """A numpy dtype in the making: its byte order comes after it."""
 
     def __init__(self, code: Any, *_: Any) -> None:
-        self.code, self.order = str(code), "="
+        self.code, self.order = code if isinstance(code, str) else reprlib.repr(code), "="
 
     def take(self, state: Any) -> None:
         self.order = state[1]
@@ -118,6 +122,14 @@ class _Storage:
         self.span, self.dtype = span, dtype
 
 
+def _then_weighed(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def loads(reader: Unpickler) -> None:
+        load(reader)
+        reader.weigh()
+
+    return loads
+
+
 class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     """Reads one pickle.
 
@@ -125,7 +137,7 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         number of bytes.
     foreign: the classes and functions that the pickle names and that are not known here.
 
-    Raises (`read`):
+    Raises (`load`):
         Unsafe: it calls a function.
         Damaged: it is no valid pickle, with the byte where it breaks.
     """
@@ -136,8 +148,9 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         super().__init__(source)
         self.source, self.path, self.locate = source, path, locate
         self.foreign: set[str] = set()
+        self.sizes: dict[int, tuple[tuple[Any, ...], int]] = {}
 
-    def read(self) -> Any:
+    def load(self) -> Any:
         """The object, with a `Stored` for each tensor."""
         begin = self.source.tell()
         try:
@@ -172,17 +185,18 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         """A storage, by its key."""
         kind, storage, key, _, count = pid[:5]
         if kind != "storage" or not isinstance(storage, torch.dtype) or type(count) is not int or count < 0:
-            raise Damaged(f"a storage is described as {pid!r:.200}")
+            raise Damaged(f"a storage is described as {reprlib.repr(pid)}")
         return _Storage(self.locate(key, count * storage.itemsize), storage)
 
     def _tensor(self, storage: Any, offset: int, shape: Any, stride: Any, *rest: Any) -> Any:
         if not isinstance(storage, _Storage):
-            raise Damaged(f"a tensor has no storage but {storage!r:.100}")
+            raise Damaged(f"a tensor has no storage but {reprlib.repr(storage)}")
         # An untyped storage has its dtype after hooks and metadata.
         dtype = next((one for one in rest if isinstance(one, torch.dtype)), storage.dtype)
         numbers = [offset, *shape, *stride]
         if any(type(number) is not int for number in numbers) or len(shape) != len(stride):
-            raise Damaged(f"a tensor has the offset {offset!r}, shape {shape!r:.100} and stride {stride!r:.100}")
+            found = f"offset {reprlib.repr(offset)}, shape {reprlib.repr(shape)} and stride {reprlib.repr(stride)}"
+            raise Damaged(f"a tensor has the {found}")
         return strided(dtype, storage.span, offset, tuple(shape), stride, SMALL)
 
     def load_build(self) -> None:
@@ -199,6 +213,31 @@ class Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     dispatch[pickle.BUILD[0]] = load_build
 
+    def load_bytearray8(self) -> None:
+        """A bytearray, made of what is there."""
+        size = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
+        content = self.read(size)  # type: ignore[attr-defined]
+        if len(content) < size:
+            raise Damaged(f"a bytearray of {size:,} bytes ends after {len(content):,}")
+        self.append(bytearray(content))  # type: ignore[attr-defined]
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+
+    def weigh(self) -> None:
+        """Refuse what was just made if it is a tuple of too many values."""
+        made = self.stack[-1]  # type: ignore[attr-defined]
+        inner = [item for item in made if type(item) is tuple] if type(made) is tuple else []
+        if not inner:
+            return
+        size = len(made) + sum(self.sizes.get(id(item), (item, len(item)))[1] for item in inner)
+        if size > LARGEST_TUPLE:
+            raise Damaged(f"a tuple holds {size:,} values, {LARGEST_TUPLE:,} are read at most")
+        self.sizes[id(made)] = made, size  # kept, so that no other object can have its address
+
+    for opcode in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.REDUCE):
+        dispatch[opcode[0]] = _then_weighed(dispatch[opcode[0]])
+    del opcode
+
 
 def unpickle(content: bytes, path: str, locate: Locate) -> tuple[Any, set[str]]:
     """The object in a pickle, and what it names that is not known here.
@@ -209,7 +248,7 @@ def unpickle(content: bytes, path: str, locate: Locate) -> tuple[Any, set[str]]:
     if len(content) > LARGEST_PICKLE:
         raise Damaged(f"{path}: its pickle has {len(content):,} bytes, {LARGEST_PICKLE:,} are read at most")
     reader = Unpickler(io.BytesIO(content), path, locate)
-    return reader.read(), reader.foreign
+    return reader.load(), reader.foreign
 
 
 def no_storages(key: Any, size: int) -> Span:
@@ -241,8 +280,12 @@ def _bytes(content: Any = b"", encoding: str | None = None) -> bytes:
 def _scalar(dtype: Any, data: Any = b"") -> Any:
     kind = dtype.numpy() if isinstance(dtype, _Dtype) else None
     if kind is None or not isinstance(data, bytes) or len(data) != kind.itemsize:
-        return f"scalar of {getattr(dtype, 'code', dtype)}"
+        return f"scalar of {_code(dtype)}"
     return np.frombuffer(data, kind)[0].item()
+
+
+def _code(dtype: Any) -> str:
+    return dtype.code if isinstance(dtype, _Dtype) else reprlib.repr(dtype)
 
 
 def _table(*arguments: Any) -> dict[Any, Any]:
@@ -251,7 +294,12 @@ def _table(*arguments: Any) -> dict[Any, Any]:
 
 
 def _device(*arguments: Any) -> str:
-    return "device(" + ", ".join(map(repr, arguments)) + ")"
+    return "device(" + ", ".join(map(reprlib.repr, arguments)) + ")"
+
+
+def _range(*arguments: Any) -> str:
+    """A range as text: a list made of one may fill memory."""
+    return "range(" + ", ".join(map(reprlib.repr, arguments)) + ")"
 
 
 def _reconstructed(kind: Any, base: Any, state: Any) -> Any:
@@ -293,7 +341,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
             "bytes": _bytes,
             "bytearray": _bytes,
             "slice": slice,
-            "range": range,
+            "range": _range,
             "object": _Class("object", (Record,), {"name": "object"}),
         }.items()
     },

@@ -35,9 +35,7 @@ def where(found: Any) -> list[tuple[int, str, str]]:
 def test_equal_runs_do_not_differ(record) -> None:
     with record(run()) as a, record(run()) as b:
         assert first(a, b) is None
-        assert compare(a, b) == Comparison(
-            updates=3, addresses=15, differing=0, first=None, latent=(), unmatched=()
-        )
+        assert compare(a, b) == Comparison(updates=3, addresses=15, differing=0, first=None, latent=(), unmatched=())
 
 
 def test_the_first_decisive_difference_is_first(record) -> None:
