@@ -11,23 +11,31 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 
 @torch.no_grad()
-def clip_norm(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+def clip_norm(gradients: Sequence[Tensor], max_norm: float, kernel: str = "norms") -> Tensor:
     """Scale gradients in place so that their 2-norm, all together, is at most `max_norm`; returns the norm before.
 
     gradients: (*S) each, any shapes and float dtypes; without the Nones of parameters that got no gradient.
     max_norm: in units of the gradients; inf clips nothing.
+    kernel: of the same formula; "squares" adds up squared norms, "reciprocal" moreover divides 1 by norm / max_norm.
     Returns a scalar tensor in the dtype that the gradients' dtypes promote to; 0 for no gradients.
 
     The factor is max_norm / (norm + 1e-6), at most 1, and always multiplied in. A norm that is infinite makes it 0 and
     one that is NaN makes it NaN: neither is reported.
 
     Bit-identical to torch.nn.utils.clip_grad_norm_ with its default arguments. Source: torch/nn/utils/clip_grad.py.
+    "squares" is `clip_grad_norm_` of deepspeed/runtime/utils.py, "reciprocal" `scaled_global_norm` and
+    `unscale_and_clip_grads` of deepspeed/runtime/zero/stage_1_and_2.py, both of 0.19.8.
     """
     if not gradients:
         return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(gradient) for gradient in _in_torch_order(gradients)]
-    total = torch.linalg.vector_norm(torch.stack(norms))
-    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in _in_torch_order(gradients)])
+    total = torch.linalg.vector_norm(norms) if kernel == "norms" else norms.pow(2.0).sum().pow(0.5)
+    if kernel == "reciprocal":
+        factor = 1.0 / ((total + 1e-6) / max_norm).clamp(min=1.0)
+    elif kernel == "squares":
+        factor = (torch.full_like(total, max_norm) / (total + 1e-6)).clamp(max=1.0)
+    else:  # torch divides a number by a tensor as number * (1 / tensor)
+        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)
     return total

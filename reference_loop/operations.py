@@ -337,11 +337,14 @@ class Clip(Operation):
     table: ClipTable
     kind: str
     formula: str = "guarded"
+    kernel: str = "norms"
 
     def do(self, state: State) -> Iterator[Observation]:
         gradients = list(state.gradients().values())
-        if self.kind == "norm":
-            (clip.clip_norm if self.formula == "guarded" else clip.clip_norm_exactly)(gradients, self.table.threshold)
+        if self.kind == "norm" and self.formula == "guarded":
+            clip.clip_norm(gradients, self.table.threshold, self.kernel)
+        elif self.kind == "norm":
+            clip.clip_norm_exactly(gradients, self.table.threshold)
         else:
             clip.clip_value(gradients, self.table.threshold)
         yield from ()

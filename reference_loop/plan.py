@@ -158,7 +158,10 @@ def _update(recipe: Recipe, s: Semantics, update: int, divisor: Divisor) -> Iter
 
 
 def _clip(table: ClipTable, s: Semantics) -> Clip:
-    return Clip(table, s.clip.kind, s.clip.formula if s.clip.kind == "norm" else "guarded")
+    """The clip; what one kind or formula does not have says nothing of it."""
+    if s.clip.kind == "value":
+        return Clip(table, "value")
+    return Clip(table, "norm", s.clip.formula, s.clip.kernel if s.clip.formula == "guarded" else "norms")
 
 
 def _optimize(recipe: Recipe, s: Semantics, update: int) -> Update:

@@ -51,6 +51,7 @@ _HF = "https://github.com/huggingface/transformers"
 _ACCELERATE = "https://github.com/huggingface/accelerate"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning"
 _KERAS = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src"
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime"
 _FASTAI = "https://github.com/fastai/fastai/blob/main/fastai"
 _TORCHTUNE = "https://github.com/meta-pytorch/torchtune/blob/v0.6.1"
 
@@ -230,6 +231,23 @@ class Clip:
                 f"{_KERAS}/optimizers/base_optimizer.py",
             ),
         }
+    )
+    kernel: Literal["norms", "squares", "reciprocal"] = _knob(
+        {
+            "norms": (
+                "The norm is that of the parameters' norms.",
+                "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html",
+            ),
+            "squares": (
+                "The norm is the root of the sum of the parameters' squared norms, which rounds otherwise.",
+                f"{_DEEPSPEED}/utils.py",
+            ),
+            "reciprocal": (
+                "As squares; gradients are multiplied by the reciprocal of norm by threshold, which rounds otherwise.",
+                f"{_DEEPSPEED}/zero/stage_1_and_2.py",
+            ),
+        },
+        effect="style",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from oracle.adapters import deepspeed
 from oracle.adapters.arguments import told
 from oracle.errors import TrainerError
 
@@ -53,6 +54,8 @@ class Adapter:
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'accelerate': {reason}")
         os.environ.update(told("environ", self.arguments))
+        if told("DeepSpeedPlugin", self.arguments):
+            deepspeed.imported(job, {})
         accelerator = Accelerator(**accelerator_arguments(job, self.arguments))
         if self.arguments.get("float16.on_cpu"):
             use_float16(accelerator)
@@ -61,6 +64,8 @@ class Adapter:
         model, optimizer, loader, scheduler = accelerator.prepare(
             model, optimizer, job.loader(shard=False), job.scheduler(optimizer)
         )
+        if told("DeepSpeedPlugin", self.arguments) and model.zero_optimization():
+            job.observe(optimizer=model.optimizer)
         place = Place()
         accelerator.register_for_checkpointing(place)
         if job.resume_from is not None:
@@ -112,21 +117,22 @@ def accelerator_arguments(job: Any, remedy: dict[str, Any]) -> dict[str, Any]:
         from accelerate.utils import GradScalerKwargs
 
         arguments["kwargs_handlers"] = [GradScalerKwargs(**vars(recipe.scaler))]
-    for name, value in remedy.items():
-        owner, _, argument = name.rpartition(".")
-        if owner in ("environ", "float16"):
-            continue
-        if owner == "GradientAccumulationPlugin":
-            from accelerate.utils import GradientAccumulationPlugin
+    plugins = {
+        "dataloader_config": ("DataLoaderConfiguration", {}),
+        "gradient_accumulation_plugin": ("GradientAccumulationPlugin", {"num_steps": recipe.accumulation}),
+        "deepspeed_plugin": ("DeepSpeedPlugin", {"gradient_accumulation_steps": recipe.accumulation}),
+        "fsdp_plugin": ("FullyShardedDataParallelPlugin", {}),
+    }
+    for argument, (owner, stated) in plugins.items():
+        if own := told(owner, remedy):
+            from accelerate import utils
 
-            steps = arguments.pop("gradient_accumulation_steps")
-            arguments["gradient_accumulation_plugin"] = GradientAccumulationPlugin(steps, **{argument: value})
-        elif owner == "DataLoaderConfiguration":
-            from accelerate.utils import DataLoaderConfiguration
-
-            arguments["dataloader_config"] = DataLoaderConfiguration(**{argument: value})
-        else:
-            arguments[argument] = value
+            arguments[argument] = getattr(utils, owner)(**stated, **own)
+    if "gradient_accumulation_plugin" in arguments:
+        del arguments["gradient_accumulation_steps"]
+    if "deepspeed_plugin" in arguments:
+        del arguments["cpu"]  # it would leave DeepSpeed aside
+    arguments |= told("Accelerator", remedy)
     return arguments
 
 

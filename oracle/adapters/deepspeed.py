@@ -1,4 +1,4 @@
-"""DeepSpeed: the loop of its documentation around `deepspeed.initialize`, ZeRO 0 to 2; several ranks at 0."""
+"""DeepSpeed: the loop of its documentation around `deepspeed.initialize`, ZeRO 0 to 3; several ranks at 0."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ class Adapter:
     def refuse(self, recipe: Any) -> str | None:
         """Why a recipe cannot be trained with DeepSpeed; None where it can."""
         stage = told("DeepSpeedZeroConfig", self.arguments).get("stage", 0)
-        if stage == 3:
-            return (
-                "under ZeRO 3 a parameter holds nothing between its uses, so nothing can be compared: choose 0, 1 or 2"
-            )
         if recipe.ema is not None:
             return "DeepSpeed keeps no running mean of the parameters: remove [ema]"
         if recipe.clip is not None and recipe.clip.max_value is not None:
@@ -57,10 +53,7 @@ class Adapter:
         recipe = job.recipe
         if reason := self.refuse(recipe):
             raise TrainerError(f"trainer 'deepspeed': {reason}")
-        os.environ.update(surroundings(job), **told("environ", self.arguments))
-        import deepspeed
-
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # C++ to be compiled, for processes on one host
+        deepspeed = imported(job, told("environ", self.arguments))
         model = job.model()
         optimizer = job.optimizer(model)
         engine, _, _, _ = deepspeed.initialize(
@@ -107,6 +100,15 @@ def configuration(recipe: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         if zero.get("stage") and recipe.optimizer.name == "sgd":
             found["zero_allow_untested_optimizer"] = True  # it refuses torch's SGD otherwise
     return found
+
+
+def imported(job: Any, variables: dict[str, str]) -> Any:
+    """DeepSpeed's module, imported where it finds what a launcher states, and nothing to be compiled."""
+    os.environ.update(surroundings(job), **variables)
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # C++, for processes on one host
+    return deepspeed
 
 
 def surroundings(job: Any) -> dict[str, str]:

@@ -56,6 +56,8 @@ TABLES: dict[str, Table] = {
         classes={
             "Accelerator": "accelerate",
             "DataLoaderConfiguration": "accelerate.utils",
+            "DeepSpeedPlugin": "accelerate.utils",
+            "FullyShardedDataParallelPlugin": "accelerate.utils",
             "GradientAccumulationPlugin": "accelerate.utils",
         },
         carries={

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
+from oracle.adapters import deepspeed
 from oracle.adapters.accelerate import use_float16
 from oracle.adapters.arguments import told
 from oracle.errors import TrainerError
@@ -88,6 +89,9 @@ class Adapter:
         if not by_arguments(recipe.optimizer) or told("Trainer", self.arguments):
             extra["optimizers"] = (job.optimizer(trained), None)
         os.environ.update(told("environ", self.arguments))
+        if arguments.get("deepspeed"):
+            del arguments["use_cpu"]  # it would leave DeepSpeed aside
+            deepspeed.imported(job, {})
         kind = trainer_class(recipe)
         trainer = (in_float16(kind) if self.arguments.get("float16.on_cpu") else kind)(
             model=trained,
@@ -269,6 +273,10 @@ def reporter(job: Any) -> Any:
 
     class Reporter(TrainerCallback):
         """Changes nothing."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+            if args.deepspeed and args.hf_deepspeed_config.get_value("zero_optimization.stage", 0):
+                job.observe(optimizer=optimizer.optimizer)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if logs and "loss" in logs:

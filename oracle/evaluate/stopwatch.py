@@ -3,7 +3,7 @@
 Nothing is recorded: a hook at the end of each optimizer step reads the clocks, and after every block of updates waits
 until it is this process's turn again. So a load of the machine meets both sides alike. Like a worker it runs in the
 candidate's environment; it answers by lines of JSON in the file `answers`, and takes its turns from `turns`, both named
-pipes in the spec's folder. Of several ranks the first is timed, and while it waits for its turn the others wait for it.
+pipes in the spec's folder, a pair for each rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 class Stopwatch:
     """Counts updates, and times blocks of them.
 
-    folder: holds the two pipes. warmup: updates before the first block. block: updates in each.
+    folder: holds the two pipes of the rank. warmup: updates before the first block. block: updates in each.
     """
 
-    def __init__(self, folder: Path, warmup: int, block: int) -> None:
-        self.answers = open(folder / "answers", "w", encoding="utf-8")  # noqa: SIM115
-        self.turns = open(folder / "turns", encoding="utf-8")  # noqa: SIM115
+    def __init__(self, folder: Path, rank: int, warmup: int, block: int) -> None:
+        self.answers = open(folder / f"answers.{rank}", "w", encoding="utf-8")  # noqa: SIM115
+        self.turns = open(folder / f"turns.{rank}", encoding="utf-8")  # noqa: SIM115
         self.warmup, self.block, self.updates = warmup, block, 0
         self.began = (0.0, 0.0)
 
@@ -84,13 +84,12 @@ def main(arguments: list[str]) -> int:
     from oracle.errors import USAGE_ERRORS
     from reference_loop import randomness
 
-    watch = None if spec["rank"] else Stopwatch(Path(spec["folder"]), **spec["timed"])
+    watch = Stopwatch(Path(spec["folder"]), spec["rank"], **spec["timed"])
     error: BaseException | None = None
     try:
         randomness.seed(spec["recipe"].get("seed", 0))
         job, trainer = worker.prepare(spec, None)
-        if watch is not None:
-            register_optimizer_step_post_hook(watch.step)
+        register_optimizer_step_post_hook(watch.step)
         trainer.train(job)
     except BaseException as raised:  # how a trainer ends is a result
         error = raised
@@ -98,8 +97,7 @@ def main(arguments: list[str]) -> int:
     described = None if error is None else worker.described(error)
     outcome = {"status": status, "error": described, "peak": peak(), "versions": worker.versions()}
     worker.write_atomically(Path(spec["folder"]) / worker.outcome_name(spec), outcome)
-    if watch is not None:
-        watch.answer(ended=status)
+    watch.answer(ended=status)
     return 0 if error is None else 1
 
 

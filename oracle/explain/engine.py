@@ -50,7 +50,8 @@ PINS: dict[str, tuple[tuple[str, str], ...]] = {
 
 UNDER_PINS = frozenset(
     ("accumulation.normalise", "accumulation.units", "accumulation.counted", "accumulation.tail_divisor",
-     "gradient.clear", "clip.moment", "clip.kind", "clip.formula")
+     "gradient.clear", "clip.moment", "clip.kind", "clip.formula",
+     "clip.kernel")
 )  # fmt: skip
 """Decisions that show in nothing that decides once an update takes the candidate's gradient: none can be proven."""
 

@@ -80,7 +80,7 @@ PROBES: dict[str, Probe] = {
         "optimizer": _ADAMW, "clip": {"max_norm": 0.05},
     }, (
         "optimizer.decay", "optimizer.decay_set", "optimizer.epsilon", "optimizer.kernel", "clip.formula",
-        "clip.moment", "clip.kind",
+        "clip.moment", "clip.kind", "clip.kernel",
     )),
     "decay added to the gradient": Probe("decoder", {
         "updates": 3, "batch_size": 2, "optimizer": {**_SGD, "weight_decay": 0.1}, "clip": _OFF,

@@ -160,7 +160,7 @@ class Zero:
         for parameter, flat in self._fragments():
             kept = self._of.optimizer.state.get(flat, {})
             found[parameter] = {
-                key: _cut(value, parameter) if getattr(value, "shape", None) == flat.shape else value
+                key: self._cut(value, parameter) if getattr(value, "shape", None) == flat.shape else value
                 for key, value in kept.items()
             }
         return found
@@ -169,17 +169,37 @@ class Zero:
         for parameters, flat in zip(self._of.bit16_groups, self._of.single_partition_of_fp32_groups, strict=True):
             yield from ((parameter, flat) for parameter in parameters)
 
+    def _cut(self, flat: Tensor, parameter: Any) -> Tensor:
+        """The fragment of a flat tensor that belongs to a parameter, in its shape."""
+        place = parameter._hp_mapping.hp_fragment_address
+        return flat.narrow(0, place.start, place.numel).view(parameter.shape)
+
     def _see(self, *args: Any) -> None:
         """The torch optimizer steps, one group at a time."""
         for parameter, flat in self._fragments():
             if flat.grad is not None:
-                self._taken[id(parameter)] = _cut(flat.grad, parameter).detach().clone()
+                self._taken[id(parameter)] = self._cut(flat.grad, parameter).detach().clone()
 
 
-def _cut(flat: Tensor, parameter: Any) -> Tensor:
-    """The fragment of a flat tensor that belongs to a parameter, in its shape."""
-    place = parameter._hp_mapping.hp_fragment_address
-    return flat.narrow(0, place.start, place.numel).view(parameter.shape)
+class Zero3(Zero):
+    """DeepSpeed's ZeRO 3: groups are stepped in parts, and a part's flat tensor is in its group for that time alone."""
+
+    @property
+    def param_groups(self) -> Groups:
+        """The torch optimizer's groups, with the model's own parameters."""
+        groups: Groups = [{**group, "params": []} for group in self._of.optimizer.param_groups]
+        for part, parameters in enumerate(self._of.fp16_groups):
+            groups[self._of.sub_group_to_group_id[part]]["params"] += parameters
+        return groups
+
+    def _fragments(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for parameters, flat in zip(self._of.fp16_groups, self._of.fp32_partitioned_groups_flat, strict=True):
+            yield from ((parameter, flat) for parameter in parameters)
+
+    def _cut(self, flat: Tensor, parameter: Any) -> Tensor:
+        _, start, _ = self._of.grad_position[self._of.get_param_id(parameter)]
+        held = parameter.ds_numel  # what comes after it is padding
+        return flat.narrow(0, start, held).view(parameter.ds_shape)
 
 
 CLIPPING = ("deepspeed.runtime.utils",)
@@ -195,5 +215,6 @@ SHOWN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("fastai", "Optimizer"): Fastai,
     ("keras", "BaseOptimizer"): Keras,
     ("deepspeed", "DeepSpeedZeroOptimizer"): Zero,
+    ("deepspeed", "DeepSpeedZeroOptimizer_Stage3"): Zero3,
 }
 """The package and the class that a library's optimizers derive from."""

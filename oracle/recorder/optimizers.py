@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracle.recorder.names import Models
-from oracle.recorder.values import leaves, plain
+from oracle.recorder.values import leaves, plain, readable
 
 # Not arguments of the algorithm: the learning rate has a kind of its own, the rest chooses among implementations.
 UNRECORDED = frozenset(
@@ -80,7 +80,7 @@ class Optimizer:
         for name, parameter, _ in self.parameters():
             gradient = parameter.grad if taken is None else taken.get(id(parameter))
             if gradient is None:
-                gradient = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+                gradient = torch.zeros_like(readable(parameter))
             yield name, gradient if unscale is None else gradient * unscale.to(gradient.device)
 
     def rates(self, taken: Sequence[float] | None = None) -> Iterator[tuple[str, float]]:

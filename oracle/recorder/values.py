@@ -14,9 +14,14 @@ PLAIN = (bool, int, float, str)
 
 
 def readable(value: Any) -> Any:
-    """A tensor without its history, and dense; of one that is dealt to ranks this rank's shard; else as it is."""
+    """A tensor without its history, and dense; of one that is dealt to ranks this rank's shard; else as it is.
+
+    A parameter under DeepSpeed's ZeRO 3 is empty between its uses; its elements lie in another tensor, in one row.
+    """
     if not isinstance(value, Tensor):
         return value
+    if (row := getattr(value, "ds_tensor", None)) is not None and value.numel() != value.ds_numel:  # type: ignore[attr-defined]
+        value = row.narrow(0, 0, value.ds_numel).view(value.ds_shape)  # type: ignore[attr-defined]
     if type(value) not in UNDEALT and hasattr(value, "to_local"):
         value = value.detach().to_local()  # type: ignore[attr-defined]
     if value.requires_grad:

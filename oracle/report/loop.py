@@ -80,6 +80,7 @@ def _refuse(recipe: Recipe, s: Semantics) -> None:
         f"accumulation.counted = {s.accumulation.counted}": s.accumulation.counted != "window",
         "accumulation.sum = weighed_means": units and s.accumulation.sum != "task",
         "clip.formula = exact": recipe.clip is not None and s.clip.formula != "guarded",
+        f"clip.kernel = {s.clip.kernel}": recipe.clip is not None and s.clip.kernel != "norms",
         "schedule.cadence = fraction": s.schedule.cadence == "fraction",
         f"schedule.formula = {s.schedule.formula}": s.schedule.formula not in FORMULAS,
         f"optimizer.kernel = {s.optimizer.kernel}": s.optimizer.kernel not in ("loop", "fused"),

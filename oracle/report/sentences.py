@@ -110,6 +110,11 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
         "guarded": ("divides the clip's threshold by the norm and 1e-06",),
         "exact": ("divides the clip's threshold by the norm alone",),
     },
+    "clip.kernel": {
+        "norms": ("clips by the norm of the parameters' norms",),
+        "squares": ("clips by the root of the parameters' squared norms, which rounds otherwise",),
+        "reciprocal": ("clips by a reciprocal of the norm, which rounds otherwise",),
+    },
     "schedule.cadence": {
         "update": ("moves the learning rate at each update",),
         "micro": ("moves the learning rate at each micro-batch",),

@@ -58,6 +58,43 @@ def test_the_norm_and_the_clipped_gradients_are_those_of_torch(foreach):
                 assert_same(mine, parameter.grad, (seed, max_norm))
 
 
+def of_squares(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """As `clip_grad_norm_` of deepspeed/runtime/utils.py does in 0.19.8."""
+    total = torch.stack([gradient.detach().float().norm(2.0) for gradient in gradients]).pow(2.0).sum().float()
+    total = total.pow(1.0 / 2.0)
+    factor = torch.min(torch.tensor(1.0), torch.tensor(float(max_norm)) / (total + 1e-6))
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return total
+
+
+def by_a_reciprocal(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """As `step` of deepspeed/runtime/zero/stage_1_and_2.py does in 0.19.8, with one group and no loss scale."""
+    norms = [torch.linalg.vector_norm(gradient, ord=2.0) for gradient in gradients]
+    total = torch.linalg.vector_norm(torch.stack([torch.stack(norms).pow(2.0).sum().float().pow(0.5)]), ord=2)
+    factor = torch.clamp(((total / 1.0) + 1e-6) / max_norm, min=1.0)
+    for gradient in gradients:
+        gradient.mul_(1.0 / factor)
+    return total
+
+
+@pytest.mark.parametrize(("kernel", "theirs"), [("squares", of_squares), ("reciprocal", by_a_reciprocal)])
+def test_the_other_kernels_are_those_of_deepspeed(kernel, theirs):
+    rounds_otherwise = False
+    for seed in range(300):
+        for max_norm in (1.0, 1e-3, 1e4):
+            given = [gradient for gradient in draw(seed) if gradient.dtype is torch.float32]
+            if not given:
+                continue
+            ours, expected, usual = ([gradient.clone() for gradient in given] for _ in range(3))
+            assert_same(clip_norm(ours, max_norm, kernel), theirs(expected, max_norm), (seed, max_norm))
+            for mine, other in zip(ours, expected, strict=True):
+                assert_same(mine, other, (seed, max_norm))
+            clip_norm(usual, max_norm)
+            rounds_otherwise |= any(not torch.equal(a, b) for a, b in zip(usual, ours, strict=True))
+    assert rounds_otherwise
+
+
 @pytest.mark.parametrize("foreach", [None, False])
 def test_values_are_limited_as_torch_limits_them(foreach):
     for seed in range(300):

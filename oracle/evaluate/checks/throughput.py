@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from oracle.evaluate.check import About, Found
-from oracle.evaluate.evidence import Evidence, NotRun
+from oracle.evaluate.evidence import Evidence, NotRun, Run
 from oracle.evaluate.experiments import RANKS
 from oracle.evaluate.experiments.timing import Pair, overhead
 from oracle.evaluate.numbers import Interval, median
 
-ABOUT = About(dimension="functional", step=5, needs=("speed on one rank", "speed on ranks"))
+ABOUT = About(dimension="functional", step=5, needs=("ranks", "speed on one rank", "speed on ranks"))
 
 
 def judge(evidence: Evidence) -> Found:
@@ -40,7 +40,20 @@ def judge(evidence: Evidence) -> Found:
     if candidate.low <= 1:
         says = f"the spread is too wide to tell whether throughput rises with {RANKS} ranks"
         return Found(status="cannot_tell", says=says, quantities=quantities)
+    if apart := of_no_use(evidence.run("ranks")):
+        says = f"{RANKS} ranks train more samples a second, but {apart}"
+        return Found(status="fail", says=says, quantities=quantities)
     return Found(status="pass", says=f"throughput rises with {RANKS} ranks", quantities=quantities)
+
+
+def of_no_use(run: Run) -> str | None:
+    """Why more samples a second train no model faster; None where they do."""
+    for place in run.result.between_ranks if run.result else ():
+        if place.kind == "parameter" and not place.agree:
+            return "each its own model: their parameters differ"
+        if place.moment == "batch" and place.agree:
+            return "the same ones on each"
+    return None
 
 
 def rise(alone: Mapping[str, Any], spread: Mapping[str, Any], side: str) -> Interval:

@@ -37,56 +37,71 @@ class NoTurn(Exception):
 
 
 class Side:
-    """One of the two processes."""
+    """One of the two trainings: a process, or one for each rank.
+
+    Every rank takes its turns, since those of a trainer that never communicates would run into the other's.
+    """
 
     def __init__(self, session: Session, name: str, trainer: str, spec: dict[str, Any]) -> None:
         self.name, self.session = name, session
         folder = session.folder / f"time-{time.monotonic_ns()}-{name}"
         folder.mkdir(parents=True)
-        for pipe in ("answers", "turns"):
+        ranks = range(spec["ranks"])
+        for pipe in (f"{name}.{rank}" for name in ("answers", "turns") for rank in ranks):
             os.mkfifo(folder / pipe)
-        self._answers = os.open(folder / "answers", os.O_RDWR | os.O_NONBLOCK)
-        self._turns = os.open(folder / "turns", os.O_RDWR)
-        self._left = b""
+        self._answers = [os.open(folder / f"answers.{rank}", os.O_RDWR | os.O_NONBLOCK) for rank in ranks]
+        self._turns = [os.open(folder / f"turns.{rank}", os.O_RDWR) for rank in ranks]
+        self._left = [b"" for _ in ranks]
         self.started = time.time()
         own = {**spec, "trainer": trainer, "folder": str(folder), "workdir": str(folder / "work")}
         place = session.place
         self.running = processes.start(own, python=place.python, layer=place.layer, script=STOPWATCH)
 
-    def hear(self, key: str) -> dict[str, Any]:
-        """The next answer that has a key.
+    def hear(self, key: str) -> list[dict[str, Any]]:
+        """The next answer of each rank that has a key.
+
+        Raises:
+            NoTurn: a process ended instead, or is silent for too long.
+        """
+        return [self._hear(key, rank) for rank in range(len(self._answers))]
+
+    def _hear(self, key: str, rank: int) -> dict[str, Any]:
+        """The next answer of a rank that has a key.
 
         Raises:
             NoTurn: the process ended instead, or is silent for too long.
         """
         until = time.monotonic() + self.session.left
         while True:
-            while b"\n" in self._left:
-                line, _, self._left = self._left.partition(b"\n")
+            while b"\n" in self._left[rank]:
+                line, _, self._left[rank] = self._left[rank].partition(b"\n")
                 answer = json.loads(line)
                 if key in answer:
                     return answer
                 if "ended" in answer:
                     raise NoTurn(f"the {self.name} {answer['ended']}: {self._words()}")
-            if select.select([self._answers], [], [], 0.5)[0]:
-                self._left += os.read(self._answers, 65536)
+            if select.select([self._answers[rank]], [], [], 0.5)[0]:
+                self._left[rank] += os.read(self._answers[rank], 65536)
             elif self.running.process.poll() is not None:
                 raise NoTurn(f"the {self.name}'s process ended: {self._words()}")
             elif time.monotonic() > until:
                 raise NoTurn(f"the {self.name} took more than {self.session.left:.0f} s")
 
     def turn(self) -> list[float]:
-        """Let it train a block: what it took, as a `Pair` has it."""
-        os.write(self._turns, b"\n")
+        """Let it train a block: what it took, as a `Pair` has it; of several ranks the slowest's time."""
+        for turns in self._turns:
+            os.write(turns, b"\n")
         found = self.hear("wall")
         self.hear("waiting")
-        return [found["wall"], found["cpu"], found["resident"], found["updates"], found["peak"]]
+        first = found[0]
+        wall = max(one["wall"] for one in found)
+        return [wall, first["cpu"], first["resident"], first["updates"], first["peak"]]
 
     def close(self) -> None:
         """End it."""
         self.running.kill()
-        os.close(self._answers)
-        os.close(self._turns)
+        for pipe in (*self._answers, *self._turns):
+            os.close(pipe)
 
     def _words(self) -> str:
         outcome = self.running.folder / "outcome.json"
@@ -138,7 +153,7 @@ def _turns(session: Session, spec: dict[str, Any], process: int, of: int) -> tup
         for name, who in (("baseline", f"{baseline()}:Loop"), ("candidate", trainer)):
             side = Side(session, name, who, spec)
             sides.append(side)
-            starts[name] = side.hear("first_update")["first_update"] - side.started
+            starts[name] = max(one["first_update"] for one in side.hear("first_update")) - side.started
             side.hear("waiting")
         while len(pairs) < FEWEST // of or (len(pairs) < MOST // of and not close(overhead(pairs, 0))):
             order = sides if len(pairs) % 2 else sides[::-1]

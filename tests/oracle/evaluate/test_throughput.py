@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from oracle.environment import prepare
 from oracle.evaluate.checks import throughput
 from oracle.evaluate.evidence import NotRun
 from oracle.evaluate.experiments import RANKS
+from oracle.evaluate.experiments.timing import timed
 from oracle.evaluate.schema import Quantity
 
 
 class Timings:
-    """Evidence of two timings: seconds an update of (baseline, candidate) with one rank and with several."""
+    """Evidence of two timings: seconds an update of (baseline, candidate) with one rank and with several.
+
+    between_ranks: where the candidate's ranks stand apart, or together, as the comparison of two ranks found it.
+    """
+
+    between_ranks: tuple[Any, ...] = ()
 
     def __init__(self, alone: tuple[float, float], spread: tuple[float, float], noise: float = 0.01) -> None:
         self._contents = {
@@ -33,6 +41,9 @@ class Timings:
 
     def get(self, name: str) -> dict[str, Any]:
         return self._contents[name]
+
+    def run(self, name: str) -> Any:
+        return SimpleNamespace(result=SimpleNamespace(between_ranks=self.between_ranks))
 
     def quantity(self, name: str, value: float, unit: str, content: Any, **more: Any) -> Quantity:
         return Quantity(name=name, value=value, unit=unit, under="here", **more)
@@ -68,3 +79,42 @@ def test_a_trainer_that_refuses_ranks_is_not_judged():
     timings.get("speed on ranks")["refused"] = "it trains in one process"
     with pytest.raises(NotRun, match="one process"):
         throughput.judge(timings)
+
+
+@pytest.mark.parametrize(
+    ("moment", "kind", "agree", "says"),
+    [("update", "parameter", False, "each its own model"), ("batch", "batch_ids", True, "the same ones on each")],
+)
+def test_ranks_that_train_no_model_together_gain_nothing(moment, kind, agree, says):
+    timings = Timings((1.0, 1.0), (1.1, 1.1))
+    timings.between_ranks = (SimpleNamespace(moment=moment, kind=kind, agree=agree),)
+    found = throughput.judge(timings)
+    assert found.status == "fail" and says in found.says
+
+
+LAGGING = """
+import itertools
+import time
+
+class Lagging:
+    def train(self, job):
+        model = job.model()
+        optimizer = job.optimizer(model)
+        for batch in itertools.islice(itertools.cycle(job.loader()), job.recipe.updates):
+            job.loss(model, batch).backward()
+            time.sleep(0.1 * job.rank)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_turn_ends_when_the_slowest_rank_has_had_it(tmp_path):
+    (tmp_path / "lagging.py").write_text(LAGGING)
+    recipe = {"batch_size": 2, "parallel": {"ranks": 2}, "optimizer": {"name": "sgd", "lr": 0.1}}
+    session = SimpleNamespace(
+        trainer=f"{tmp_path / 'lagging.py'}:Lagging", place=prepare(), folder=tmp_path, left=60.0, until=None
+    )
+    found = timed(session, "regression", recipe, warmup=1, block=2, processes_each=1)
+    assert found["refused"] is None
+    assert all(pair["candidate"][0] >= 0.2 > pair["baseline"][0] for pair in found["pairs"])
