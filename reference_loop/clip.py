@@ -16,7 +16,8 @@ def clip_norm(gradients: Sequence[Tensor], max_norm: float, kernel: str = "norms
 
     gradients: (*S) each, any shapes and float dtypes; without the Nones of parameters that got no gradient.
     max_norm: in units of the gradients; inf clips nothing.
-    kernel: of the same formula; "squares" adds up squared norms, "reciprocal" moreover divides 1 by norm / max_norm.
+    kernel: of the same formula; "squares" adds up squared norms; "reciprocal" adds them up in float64, goes on in float32,
+        and divides 1 by norm / max_norm; "float64" does all of that in float64.
     Returns a scalar tensor in the dtype that the gradients' dtypes promote to; 0 for no gradients.
 
     The factor is max_norm / (norm + 1e-6), at most 1, and always multiplied in. A norm that is infinite makes it 0 and
@@ -24,13 +25,18 @@ def clip_norm(gradients: Sequence[Tensor], max_norm: float, kernel: str = "norms
 
     Bit-identical to torch.nn.utils.clip_grad_norm_ with its default arguments. Source: torch/nn/utils/clip_grad.py.
     "squares" is `clip_grad_norm_` of deepspeed/runtime/utils.py, "reciprocal" `scaled_global_norm` and
-    `unscale_and_clip_grads` of deepspeed/runtime/zero/stage_1_and_2.py, both of 0.19.8.
+    `unscale_and_clip_grads` of deepspeed/runtime/zero/stage_1_and_2.py, "float64" those of stage3.py, all of 0.19.8.
     """
     if not gradients:
         return torch.tensor(0.0)
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in _in_torch_order(gradients)])
-    total = torch.linalg.vector_norm(norms) if kernel == "norms" else norms.pow(2.0).sum().pow(0.5)
-    if kernel == "reciprocal":
+    dtype = torch.float64 if kernel in ("reciprocal", "float64") else None
+    norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=dtype) for gradient in _in_torch_order(gradients)])
+    if kernel == "norms":
+        total = torch.linalg.vector_norm(norms)
+    else:
+        squares = norms.pow(2.0).sum()
+        total = (squares.float() if kernel == "reciprocal" else squares).pow(0.5)
+    if dtype is not None:
         factor = 1.0 / ((total + 1e-6) / max_norm).clamp(min=1.0)
     elif kernel == "squares":
         factor = (torch.full_like(total, max_norm) / (total + 1e-6)).clamp(max=1.0)

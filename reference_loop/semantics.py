@@ -232,7 +232,7 @@ class Clip:
             ),
         }
     )
-    kernel: Literal["norms", "squares", "reciprocal"] = _knob(
+    kernel: Literal["norms", "squares", "reciprocal", "float64"] = _knob(
         {
             "norms": (
                 "The norm is that of the parameters' norms.",
@@ -243,8 +243,12 @@ class Clip:
                 f"{_DEEPSPEED}/utils.py",
             ),
             "reciprocal": (
-                "As squares; gradients are multiplied by the reciprocal of norm by threshold, which rounds otherwise.",
+                "Squares are added up in float64; gradients are multiplied by a reciprocal, which rounds otherwise.",
                 f"{_DEEPSPEED}/zero/stage_1_and_2.py",
+            ),
+            "float64": (
+                "Norm and reciprocal are taken in float64, which rounds otherwise.",
+                f"{_DEEPSPEED}/zero/stage3.py",
             ),
         },
         effect="style",

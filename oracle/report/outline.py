@@ -180,7 +180,9 @@ def _reasons(cause: Cause) -> tuple[str, ...]:
     reasons = list(cause.evidence)
     if cause.identical_through_update is not None:
         setting = f"{cause.knob} = {phrases.value(cause.candidate)}"
-        reasons.append(f"with {setting} the reference is bit-identical through update {cause.identical_through_update}")
+        last_one = cause.identical_through_update
+        until = f"through update {last_one}" if last_one >= 0 else "up to update 0"
+        reasons.append(f"with {setting} the reference is bit-identical {until}")
     last = len(reasons) - 1
     starts = {last: "and ", 0: "because "}
     return tuple(f"{starts.get(i, '')}{reason}{'.' if i == last else ','}" for i, reason in enumerate(reasons))

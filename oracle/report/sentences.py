@@ -113,7 +113,8 @@ KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
     "clip.kernel": {
         "norms": ("clips by the norm of the parameters' norms",),
         "squares": ("clips by the root of the parameters' squared norms, which rounds otherwise",),
-        "reciprocal": ("clips by a reciprocal of the norm, which rounds otherwise",),
+        "reciprocal": ("adds up squares in float64 and clips by a reciprocal of the norm, which rounds otherwise",),
+        "float64": ("clips by a reciprocal of the norm, in float64, which rounds otherwise",),
     },
     "schedule.cadence": {
         "update": ("moves the learning rate at each update",),

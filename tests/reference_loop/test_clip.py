@@ -70,7 +70,7 @@ def of_squares(gradients: list[Tensor], max_norm: float) -> Tensor:
 
 def by_a_reciprocal(gradients: list[Tensor], max_norm: float) -> Tensor:
     """As `step` of deepspeed/runtime/zero/stage_1_and_2.py does in 0.19.8, with one group and no loss scale."""
-    norms = [torch.linalg.vector_norm(gradient, ord=2.0) for gradient in gradients]
+    norms = [torch.linalg.vector_norm(gradient.to(torch.double), ord=2.0) for gradient in gradients]
     total = torch.linalg.vector_norm(torch.stack([torch.stack(norms).pow(2.0).sum().float().pow(0.5)]), ord=2)
     factor = torch.clamp(((total / 1.0) + 1e-6) / max_norm, min=1.0)
     for gradient in gradients:
@@ -78,7 +78,20 @@ def by_a_reciprocal(gradients: list[Tensor], max_norm: float) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize(("kernel", "theirs"), [("squares", of_squares), ("reciprocal", by_a_reciprocal)])
+def in_float64(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """As `step` of deepspeed/runtime/zero/stage3.py does in 0.19.8."""
+    norms = [gradient.to(torch.double).norm(2.0) for gradient in gradients]
+    total = torch.linalg.vector_norm(torch.stack([torch.sum(torch.pow(torch.stack(norms), 2.0)) ** (1.0 / 2.0)]), ord=2)
+    factor = torch.clamp(((total / 1.0) + 1e-6) / max_norm, min=1.0)
+    for gradient in gradients:
+        gradient.mul_(1.0 / factor)
+    return total
+
+
+KERNELS = [("squares", of_squares), ("reciprocal", by_a_reciprocal), ("float64", in_float64)]
+
+
+@pytest.mark.parametrize(("kernel", "theirs"), KERNELS)
 def test_the_other_kernels_are_those_of_deepspeed(kernel, theirs):
     rounds_otherwise = False
     for seed in range(300):
