@@ -16,8 +16,8 @@ def clip_norm(gradients: Sequence[Tensor], max_norm: float, kernel: str = "norms
 
     gradients: (*S) each, any shapes and float dtypes; without the Nones of parameters that got no gradient.
     max_norm: in units of the gradients; inf clips nothing.
-    kernel: of the same formula; "squares" adds up squared norms; "reciprocal" adds them up in float64, goes on in float32,
-        and divides 1 by norm / max_norm; "float64" does all of that in float64.
+    kernel: of the same formula; "squares" adds up squared norms; "reciprocal" adds them up in float64, goes on in
+        float32, and divides 1 by norm / max_norm; "float64" does all of that in float64.
     Returns a scalar tensor in the dtype that the gradients' dtypes promote to; 0 for no gradients.
 
     The factor is max_norm / (norm + 1e-6), at most 1, and always multiplied in. A norm that is infinite makes it 0 and
