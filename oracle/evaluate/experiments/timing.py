@@ -26,6 +26,8 @@ from reference_loop.semantics import Semantics
 STOPWATCH = processes.ROOT / "oracle" / "evaluate" / "stopwatch.py"
 FEWEST, MOST = 24, 80  # pairs
 NARROW = 0.03  # half the width of the interval of the overhead at which it is enough
+MORE = 7  # processes of each side, where the medians of the first ones lie apart
+APART = 0.10  # between the medians of processes, of the overhead
 
 
 Pair = dict[str, Any]
@@ -117,7 +119,7 @@ def timed(
     """Pairs of blocks, at least `FEWEST`, until the overhead is known closely or there are `MOST` of them.
 
     processes_each: how many processes of each side they are spread over; where a process's memory comes to lie, and on
-        what it runs, is part of what it takes.
+        what it runs, is part of what it takes. Where they lie apart, `MORE` are asked.
     """
     recipe = {**asked, "clip": {"max_norm": float("inf")}, "updates": warmup + block * MOST + block}
     spec = {
@@ -132,7 +134,9 @@ def timed(
     pairs: list[Pair] = []
     starts: list[dict[str, float]] = []
     try:
-        for process in range(processes_each):
+        for process in range(MORE):
+            if process >= processes_each and not _lie_apart(pairs):
+                break
             started, found = _turns(session, spec, process, processes_each)
             starts.append(started)
             pairs += found
@@ -175,13 +179,30 @@ def overhead(pairs: Sequence[Pair], clock: int) -> Interval:
 
 
 def spread(pairs: Sequence[Pair], of: Callable[[Pair], float]) -> Interval:
-    """The median of a number over pairs, with its interval over pairs and over processes."""
+    """The median of a number over pairs, with its interval over pairs and over processes.
+
+    Of `MORE` processes those with the lowest and the highest median are left out of the interval: it holds the median
+    with 87 % then, by order statistics; that of three processes with 75 %.
+    """
     found = median([of(pair) for pair in pairs])
+    middles = _middles(pairs, of)
+    if len(middles) >= MORE:
+        middles = middles[1:-1]
+    return replace(found, low=min(found.low, *middles), high=max(found.high, *middles))
+
+
+def _middles(pairs: Sequence[Pair], of: Callable[[Pair], float]) -> list[float]:
+    """The medians of the processes, in order."""
     each: dict[int, list[float]] = {}
     for pair in pairs:
         each.setdefault(pair["process"], []).append(of(pair))
-    middles = [statistics.median(values) for values in each.values()]
-    return replace(found, low=min(found.low, *middles), high=max(found.high, *middles))
+    return sorted(statistics.median(values) for values in each.values())
+
+
+def _lie_apart(pairs: Sequence[Pair]) -> bool:
+    """Whether one process takes much longer beside the baseline than another."""
+    middles = _middles(pairs, lambda pair: pair["candidate"][0] / pair["baseline"][0])
+    return middles[-1] - middles[0] > APART
 
 
 def close(found: Interval) -> bool:

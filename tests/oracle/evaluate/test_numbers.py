@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
+from oracle.evaluate.experiments import timing
 from oracle.evaluate.experiments.timing import close, overhead
 from oracle.evaluate.numbers import Interval, mean, median, slope
 
@@ -54,3 +56,33 @@ def test_load_that_meets_both_sides_does_not_move_the_overhead() -> None:
     found = overhead(pairs(1.3, 0.02), 0)
     assert 0.25 < found.low <= found.value <= found.high < 0.35 and close(found)
     assert not close(overhead(pairs(1.3, 0.4), 0))
+
+
+def of_processes(*ratios: float) -> list[dict]:
+    """Pairs of one process after another, in each of which the candidate takes so many times the baseline's second."""
+    return [
+        {"process": process, "baseline": [1.0], "candidate": [ratio + 0.001 * index]}
+        for process, ratio in enumerate(ratios)
+        for index in range(8)
+    ]
+
+
+def test_one_process_of_three_widens_the_interval_and_one_of_seven_does_not() -> None:
+    assert overhead(of_processes(1.0, 1.0, 1.3), 0).high > 0.25
+    assert overhead(of_processes(1.0, 1.0, 1.3, 1.0, 1.0, 1.0, 1.0), 0).high < 0.05
+    assert overhead(of_processes(1.0, 1.3, 1.3, 1.3, 1.3, 1.0, 1.0), 0).high > 0.25
+
+
+@pytest.mark.parametrize(("ratios", "processes"), [((1.0, 1.02, 1.0), 3), ((1.0, 1.3, 1.0, 1.0, 1.0, 1.0, 1.0), 7)])
+def test_more_processes_are_timed_where_they_lie_apart(monkeypatch, tmp_path, ratios, processes) -> None:
+    turns = of_processes(*ratios)
+    taken = []
+
+    def turned(session, spec, process, of):
+        taken.append(process)
+        return {}, [pair for pair in turns if pair["process"] == process]
+
+    monkeypatch.setattr(timing, "_turns", turned)
+    session = SimpleNamespace(place=SimpleNamespace(digest="x"), until=None)
+    found = timing.timed(session, "regression", {"batch_size": 2}, warmup=1, block=1, processes_each=3)
+    assert len(taken) == processes and len(found["pairs"]) == 8 * processes
