@@ -47,8 +47,10 @@ def judge(evidence: Evidence) -> Found:
 
 
 def of_no_use(run: Run) -> str | None:
-    """Why more samples a second train no model faster; None where they do."""
-    for place in run.result.between_ranks if run.result else ():
+    """Why more samples a second train no model faster; None where they do, or where chance may set ranks apart."""
+    if run.result is None or run.result.verdict != "diverged":
+        return None
+    for place in run.result.between_ranks:
         if place.kind == "parameter" and not place.agree:
             return "each its own model: their parameters differ"
         if place.moment == "batch" and place.agree:
